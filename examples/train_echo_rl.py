@@ -66,7 +66,7 @@ async def train(options: argparse.Namespace) -> None:
     config = settings(options)
     trainer = EchoRLTrainer(config, resume=options.resume)
     try:
-        metrics = await watch_training(trainer, Path(config.results_dir), tell=print)
+        metrics = await watch_training(trainer, Path(config.results_dir), report=print)
     finally:
         trainer.close()
     print(

@@ -1,8 +1,7 @@
-"""Agents that act in text and in grids, and learn from what surprised them.
+"""Agents that act in text and in grids, and learn with plans and surprise replay.
 
-The extra ``echoic[agents]`` brings what these modules need: torch, transformers, gymnasium.
-A name is imported from its module when it is first asked for: kernels, bandwidth and replay work
-without.
+The extra ``echoic[agents]`` installs torch, transformers and gymnasium. A name is imported from its
+module when it is first used: kernels, bandwidth and replay work without these.
 """
 
 from __future__ import annotations

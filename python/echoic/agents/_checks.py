@@ -1,4 +1,4 @@
-"""Checks of the fields of settings; an error names the field, what was expected, and what came."""
+"""Checks of the fields of settings; an error names the field, what was expected and the value."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def number(
     most: float = math.inf,
     finite: bool = True,
 ) -> None:
-    """Require numbers within bounds, which NaN never is."""
+    """Require numbers within bounds; NaN is an error."""
     for name in names:
         value = getattr(settings, name)
         is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
@@ -50,8 +50,8 @@ def number(
         raise ArgumentError(f"{name} must be {low}, not {value!r}")
 
 
-def one_of(settings: Any, name: str, known: Collection[str]) -> None:
-    """Require one of some names."""
+def one_of(settings: Any, name: str, known: Collection[Any]) -> None:
+    """Require one of some values."""
     value = getattr(settings, name)
     if value not in known:
-        raise ArgumentError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+        raise ArgumentError(f"{name} must be one of {', '.join(map(str, known))}, not {value!r}")

@@ -1,4 +1,4 @@
-"""Names of a package that are imported from its modules when first asked for."""
+"""Names of a package that are imported from its modules when first used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def lazily(
 
     Args:
         package: Its ``__name__``.
-        modules: For each of its modules the names to take from it, with spaces between.
+        modules: For each of its modules the names to import from it, separated by spaces.
     """
     homes = {name: module for module, names in modules.items() for name in names.split()}
 

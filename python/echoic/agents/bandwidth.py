@@ -1,8 +1,8 @@
-"""Who goes first when attention's bandwidth is scarce, and what was learned by what it cost.
+"""Priorities of requests by their bandwidth of attention, and the return per cost.
 
 A rollout of ``t`` tokens of which a cache had the first ``t'`` costs
 ``b_eff = scale * (t (t + 1) - t' (t' + 1)) / 2``. The scheduler ranks requests by it, and the
-tracker adds it up. Both are told ``t'`` by whoever has the cache; neither guesses it.
+tracker adds it up. Both get ``t'`` from the cache and never estimate it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "BandwidthMetrics",
 ]
 
-# The smallest number that has all its digits, and an inverse.
+# The smallest normal number, whose inverse is finite.
 _LEAST = sys.float_info.min
 
 
@@ -43,19 +43,17 @@ class BandwidthConfig:
     """Settings of the scheduler and of the tracker.
 
     Attributes:
-        attention_scale: What one pair of a token and one that it attends to costs. With
-            ``2 * layers * kv_heads * head_dim * bytes``, costs are bytes of keys and values that
-            are read.
-        schedule_epsilon: Added to the denominator of a priority, and the least that a reward
-            counts.
-        bandwidth_weight: Of the cost in the denominator.
-        queue_weight: Of the seconds waited in the denominator.
-        history_size: From how many of the latest steps the tracker's recent numbers are.
+        attention_scale: Cost of one pair of a token and one that it attends to. With
+            ``2 * layers * kv_heads * head_dim * bytes``, costs are bytes of keys and values read.
+        schedule_epsilon: Added to the denominator of a priority, and the least value of a reward.
+        bandwidth_weight: Weight of the cost in the denominator.
+        queue_weight: Weight of the seconds waited in the denominator.
+        history_size: Number of latest steps behind the tracker's recent numbers.
         enable_bandwidth_scheduling: Whether costs count. If not, the priority is
             ``reward / (queue_weight * queue_time + epsilon)``.
-        aging_bound: Seconds after which a request goes before all that have not waited so long,
-            whatever its priority would be. Infinity for no such bound: then requests can starve,
-            since by the formula, who waits longer falls behind.
+        aging_bound: Seconds after which a request goes before all that waited less, whatever its
+            priority. Infinity: never; then requests can starve, since by the formula waiting lowers
+            the priority.
     """
 
     attention_scale: float = 1.0
@@ -83,21 +81,21 @@ class BandwidthConfig:
 
 @dataclass(frozen=True)
 class BandwidthMetrics:
-    """What was learned, and what it cost, since the tracker was made.
+    """Rewards and costs since the tracker was made.
 
     The two costs have different units: that of rollouts is in pairs of tokens times the scale, that
-    of learning in magnitudes of a loss. So both are here, beside the ratio that adds them.
+    of learning in magnitudes of a loss. So both are given, beside the ratio with their sum.
 
     Attributes:
         total_reward: The sum of the rewards.
-        total_rollout_cost: What rollouts would have cost without a cache.
-        total_effective_rollout_cost: What they cost.
+        total_rollout_cost: Cost of the rollouts without a cache.
+        total_effective_rollout_cost: Actual cost of the rollouts.
         total_bandwidth_saved: The difference.
         total_learner_cost: The sum of the magnitudes of the learner's losses.
-        eta_bw: The reward by both costs; 0 where nothing was spent.
+        eta_bw: The reward by the sum of both costs; 0 without costs.
         kv_reuse_rate: The share of tokens that a cache had.
-        num_rollout_steps: How many steps were recorded.
-        num_updates: How many updates were recorded.
+        num_rollout_steps: Number of recorded steps.
+        num_updates: Number of recorded updates.
     """
 
     total_reward: float = 0.0
@@ -117,9 +115,9 @@ class BandwidthEfficiencyTracker:
     Pairs of tokens are counted in whole numbers, so no cost is lost beside a large total.
 
     Args:
-        config: Settings, which stay as they are.
-        history_size: Instead of the config's.
-        attention_scale: Instead of the config's.
+        config: Settings, which are not changed.
+        history_size: Used in place of the config's.
+        attention_scale: Used in place of the config's.
 
     Examples:
         >>> tracker = BandwidthEfficiencyTracker()
@@ -150,19 +148,18 @@ class BandwidthEfficiencyTracker:
         self._updates = 0
 
     def record_rollout_step(self, reward: float, seq_len: int, reuse_len: int = 0) -> float:
-        """Take in a step: what it earned, and what was read for it.
+        """Record a step.
 
         Args:
-            reward: What the step earned.
+            reward: Reward of the step.
             seq_len: Tokens of the sequence.
-            reuse_len: How many of them a cache had, from the beginning, as the cache counted them.
+            reuse_len: Number of these that the cache had, from the start, by its own count.
 
         Returns:
-            What the step cost.
+            The cost of the step.
 
         Raises:
-            ArgumentError: The reward is not finite, or more was reused than there is: whoever says
-                so did not measure it.
+            ArgumentError: If the reward is not finite, or ``reuse_len`` is above ``seq_len``.
         """
         reward = float(reward)
         if not math.isfinite(reward):
@@ -178,10 +175,10 @@ class BandwidthEfficiencyTracker:
         return effective_bandwidth_cost(seq_len, reuse_len, self.config.attention_scale)
 
     def record_learner_update(self, weighted_pg_loss: float) -> None:
-        """Take in an update: the magnitude of its policy-gradient loss, weighted as it was.
+        """Record an update by the magnitude of its weighted policy-gradient loss.
 
         Raises:
-            ArgumentError: It is not finite.
+            ArgumentError: If it is not finite.
         """
         if not math.isfinite(weighted_pg_loss):
             raise ArgumentError(f"`weighted_pg_loss` must be finite, got {weighted_pg_loss}")
@@ -190,7 +187,7 @@ class BandwidthEfficiencyTracker:
             self._updates += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """What was recorded so far, for a checkpoint."""
+        """Return all records, for a checkpoint."""
         with self._lock:
             return {
                 "total": dict(vars(self._total)),
@@ -200,23 +197,23 @@ class BandwidthEfficiencyTracker:
             }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict`."""
+        """Continue from :meth:`state_dict`."""
         with self._lock:
             vars(self._total).update(state["total"])
             self._latest = deque(map(tuple, state["latest"]), maxlen=self.config.history_size)
             self._learner_cost, self._updates = state["learner_cost"], state["updates"]
 
     def snapshot(self) -> BandwidthMetrics:
-        """Everything since the tracker was made."""
+        """Return the metrics since the tracker was made."""
         with self._lock:
             return self._metrics(self._total)
 
     def get_summary(self) -> dict[str, float]:
-        """The fields of :meth:`snapshot`, and some numbers beside them.
+        """Return the fields of :meth:`snapshot` and more.
 
-        Of the latest ``history_size`` steps, ``recent_reward``, ``recent_effective_rollout_cost``
-        and ``recent_kv_reuse_rate``. Of all, ``mean_effective_rollout_cost``, and
-        ``reward_per_rollout_cost``: the efficiency without the learner's term.
+        ``recent_reward``, ``recent_effective_rollout_cost`` and ``recent_kv_reuse_rate`` are of the
+        latest ``history_size`` steps; ``mean_effective_rollout_cost`` and
+        ``reward_per_rollout_cost``, the efficiency without the learner's term, are of all.
         """
         latest = _Sums()
         with self._lock:
@@ -271,18 +268,18 @@ def _pairs(tokens: int) -> int:
 
 
 class BandwidthAwareScheduler:
-    """Ranks requests by what they are expected to earn for what they cost: the highest goes first.
+    """Ranks requests by expected reward per cost: the highest goes first.
 
     ``priority = value / (w_b * b_eff + w_q * queue_time + epsilon)``, where ``value`` is the reward
     if that is at least ``epsilon``, and otherwise ``epsilon / (1 + epsilon - reward)``. So values
     are above zero and rise with the reward, and of equal rewards the cheaper request goes first,
-    whatever their sign. Divided as it is, a negative reward would put the dearest first. The rule
-    needs no memory: a priority does not depend on what other requests there are.
+    whatever their sign; with negative values the dearest would. A priority does not depend on other
+    requests.
 
-    By the formula, who waits longer falls behind. From ``aging_bound`` seconds on, the priority is
-    infinite: those requests go before all others, in the order in which they came.
+    By the formula, waiting lowers the priority. From ``aging_bound`` seconds on it is infinite:
+    those requests go before all others, in the order of arrival.
 
-    Equal priorities are for the caller to serve in the order of arrival, as :meth:`order` does.
+    Callers serve equal priorities in the order of arrival, as :meth:`order` does.
 
     Examples:
         >>> scheduler = BandwidthAwareScheduler(BandwidthConfig(bandwidth_weight=1.0))
@@ -299,19 +296,19 @@ class BandwidthAwareScheduler:
     def compute_priority(
         self, reward: float, seq_len: int, queue_time: float, reuse_len: int = 0
     ) -> float:
-        """The priority of one request, just as :meth:`compute_priorities_batch` has it.
+        """Return the priority of one request, as in :meth:`compute_priorities_batch`.
 
         Args:
-            reward: What the request is expected to earn.
+            reward: Expected reward of the request.
             seq_len: Tokens of its sequence.
             queue_time: Seconds that it has waited.
-            reuse_len: How many of the tokens a cache has, from the beginning.
+            reuse_len: Number of its tokens that a cache has, from the start.
 
         Raises:
-            ArgumentError: A number is not finite, or but for the reward negative.
+            ArgumentError: If a number is not finite, or, except for the reward, negative.
         """
         config = self.config
-        # Numbers of numpy would keep the result in their own precision.
+        # numpy's numbers would keep the result in their own precision.
         reward, queue_time = float(reward), float(queue_time)
         if not math.isfinite(reward):
             raise ArgumentError(f"`reward` must be finite, got {reward}")
@@ -330,11 +327,12 @@ class BandwidthAwareScheduler:
         queue_times: ArrayLike,
         reuse_lengths: ArrayLike | None = None,
     ) -> NDArray[np.float64]:
-        """The priority of each request; arguments are arrays of one shape.
+        """Return the priority of each request; arguments are arrays of one shape.
 
         Raises:
-            ArgumentError: Shapes differ, a number is not finite, or but for the rewards negative.
-            DtypeError: Something is no array of numbers, or lengths are not whole.
+            ArgumentError: If shapes differ, or a number is not finite, or, except for rewards,
+                negative.
+            DtypeError: If an argument is not an array of numbers, or lengths are not whole.
         """
         config = self.config
         rewards = np.asarray(rewards, np.float64)
@@ -364,14 +362,14 @@ class BandwidthAwareScheduler:
         queue_times: ArrayLike,
         reuse_lengths: ArrayLike | None = None,
     ) -> NDArray[np.intp]:
-        """Which request goes first, which second, and so on.
+        """Return the order of requests, the first one first.
 
         Args:
-            rewards: As in :meth:`compute_priorities_batch`, but of one axis, and in the order of
-                arrival.
-            seq_lengths: Likewise.
-            queue_times: Likewise.
-            reuse_lengths: Likewise.
+            rewards: As in :meth:`compute_priorities_batch`, with one axis, in the order of arrival;
+                the others likewise.
+            seq_lengths: Tokens of each sequence.
+            queue_times: Seconds that each has waited.
+            reuse_lengths: Numbers of tokens that a cache has.
 
         Returns:
             Indices into the arguments. Equal priorities stay in the order of arrival.

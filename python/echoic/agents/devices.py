@@ -1,4 +1,4 @@
-"""Where tensors live: what the user asked for where it can be had, the CPU otherwise.
+"""The device of tensors: the requested one if it is available, the CPU otherwise.
 
 Importing this module imports torch.
 """
@@ -14,7 +14,7 @@ __all__ = ["resolve"]
 
 
 def resolve(device: str | torch.device) -> torch.device:
-    """The device to use. ``"auto"`` is CUDA where there is one; CUDA that is not there is the CPU.
+    """Return the device to use: ``"auto"`` is CUDA if available; missing CUDA becomes the CPU.
 
     >>> resolve("cpu")
     device(type='cpu')
@@ -23,17 +23,17 @@ def resolve(device: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     asked = torch.device(device)
     if asked.type == "cuda" and not torch.cuda.is_available():
-        _tell(str(asked))
+        _warn(str(asked))
         return torch.device("cpu")
     return asked
 
 
 @functools.cache
-def _tell(device: str) -> None:
-    """Warn, once in the life of the process."""
+def _warn(device: str) -> None:
+    """Warn once per process."""
     warnings.warn(
-        f"device {device!r} was asked for, but torch finds no CUDA here; the CPU is used instead. "
-        'Say device="cpu" to silence this',
+        f"expected CUDA for device {device!r}, but torch finds none; the CPU is used instead. "
+        'Set device="cpu" to silence this',
         UserWarning,
         stacklevel=4,
     )

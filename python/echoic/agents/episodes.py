@@ -1,12 +1,12 @@
-"""One episode: what a policy is, what it costs, and what is written down of it.
+"""Episodes: what a policy is, what it costs, and its record.
 
 Everything that acts, a prompted model or a trained network, is a :class:`Policy`; everything that
-is measured is an :class:`Episode`, from one function, :func:`run_episode`. Tokens and money are
-what a backend told, never an estimate.
+is measured is an :class:`Episode`, from :func:`run_episode`. Tokens and money are a backend's own
+counts, never estimates.
 
-An environment is called in a daemon thread of its own, an :class:`EnvironmentThread`, and not in
-the threads that a loop shares: one that hangs takes no thread from other episodes, and does not
-keep the program from ending.
+An environment is called in its own daemon thread, an :class:`EnvironmentThread`, and not in shared
+threads: one that hangs takes no thread from other episodes, and does not keep the program from
+ending.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Seconds that a policy is given to stop in when it is told to.
+# Seconds that a policy has to stop after it was cancelled.
 _PATIENCE = 1.0
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What some calls of a model used.
+    """Tokens and costs of some calls of a model.
 
     Attributes:
         tokens_in: Tokens of the prompts, those from a cache included.
-        tokens_cached: How many of them came from a cache; None where a backend did not tell, which
-            is not 0, and of a sum if one part is not known.
-        tokens_out: Tokens that the model said.
-        cost: In US dollars.
-        requests: How many calls these were.
+        tokens_cached: Number of these from a cache; None if a backend did not report it, which is
+            not 0, and in a sum if one part is not known.
+        tokens_out: Tokens of the answers.
+        cost: US dollars.
+        requests: Number of calls.
     """
 
     tokens_in: int = 0
@@ -73,14 +73,14 @@ class Usage:
 
 
 def used_by(error: BaseException) -> Usage:
-    """What a call used that failed with this error, where the backend told."""
+    """Return the usage of a call that failed with this error, as far as the backend reported it."""
     usage = getattr(error, "usage", None)
     return usage if isinstance(usage, Usage) else Usage()
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a policy wants done: a command or the index of one, why, and what deciding used."""
+    """A policy's action (a command or its index), the reason, and the usage of deciding."""
 
     action: str | int
     thought: str = ""
@@ -88,23 +88,23 @@ class Decision:
 
 
 class Policy(Protocol):
-    """Something that acts in one episode at a time.
+    """Acts in one episode at a time.
 
-    A policy may have an attribute ``spent``, a :class:`Usage`: all that it used since ``begin``,
-    counted as each answer comes. It is then what an episode used, instead of the sum of the
-    decisions' usage, and what a decision used that failed or came too late is not lost.
+    A policy may have an attribute ``spent``, a :class:`Usage`: all since ``begin``, counted as each
+    answer comes. It then replaces the sum of the decisions' usage in an episode, and includes
+    decisions that failed or came too late.
     """
 
     def begin(self, instructions: str, seed: int) -> None:
-        """An episode begins. The seed is the only source of its randomness."""
+        """Start an episode. The seed is the only source of its randomness."""
 
     async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> Decision:
-        """Decide on what an environment shows."""
+        """Decide on an action for an observation."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One step of an episode, for whoever reads it later."""
+    """One step of an episode, for its record."""
 
     observation: str
     action: str
@@ -114,20 +114,20 @@ class Turn:
 
 @dataclass
 class Episode:
-    """What is written down of an episode.
+    """The record of an episode.
 
     Attributes:
-        seed: Of the environment and of the policy.
-        reward: What it earned in all.
+        seed: Seed of the environment and of the policy.
+        reward: Sum of the rewards.
         score: The environment's own score at the end.
         success: The environment's own signal.
-        steps: How many.
-        seconds: On the wall clock, the environment's time included.
+        steps: Number of steps.
+        seconds: Wall-clock time, the environment's included.
         usage: Tokens and money.
         ended: ``"terminated"``, ``"truncated"`` by the environment, ``"steps"`` or ``"timeout"``
-            by the limits here, or ``"error"``.
-        error: What went wrong, if something did.
-        turns: The steps themselves, where they are kept.
+            by the limits of :func:`run_episode`, or ``"error"``.
+        error: The error, if there was one.
+        turns: The steps, if they are kept.
     """
 
     seed: int
@@ -143,10 +143,10 @@ class Episode:
 
 
 class EnvironmentThread:
-    """A daemon thread that calls what may block, one call after another, for one environment.
+    """A daemon thread that calls functions of one environment, which may block, in order.
 
-    Who stops waiting for a call, by a time-out, closes the thread and makes another: a call that
-    has begun can't be stopped, and later ones would wait behind it.
+    After a timeout, close the thread and make another: a running call can't be stopped, and later
+    ones would wait for it.
     """
 
     def __init__(self) -> None:
@@ -155,10 +155,10 @@ class EnvironmentThread:
         self._thread: threading.Thread | None = None
 
     async def call(self, function: Callable[..., T], *args: Any, **named: Any) -> T:
-        """Call a function in the thread; what it returns or raises.
+        """Call a function in the thread; return or raise its result.
 
         Raises:
-            ClosedError: The thread was closed before.
+            ClosedError: If the thread is closed.
         """
         if self._closed:
             raise ClosedError("the thread of this environment is closed")
@@ -170,21 +170,21 @@ class EnvironmentThread:
             if answer.cancelled():
                 return
             try:
-                came = context.run(function, *args, **named)
-            except BaseException as error:  # it is told to whoever asked
-                tell(answer.set_exception, _tellable(error))
+                result = context.run(function, *args, **named)
+            except BaseException as error:  # raised by the caller
+                send(answer.set_exception, _for_future(error))
             else:
-                tell(answer.set_result, came)
+                send(answer.set_result, result)
 
-        def tell(put: Callable[[Any], None], what: Any) -> None:
-            # The loop may be gone.
+        def send(put: Callable[[Any], None], result: Any) -> None:
+            # The loop may be closed.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(told, put, what)
+                loop.call_soon_threadsafe(settle, put, result)
 
-        def told(put: Callable[[Any], None], what: Any) -> None:
-            # Nobody may be waiting any more.
+        def settle(put: Callable[[Any], None], result: Any) -> None:
+            # The caller may have stopped waiting.
             if not answer.done():
-                put(what)
+                put(result)
 
         self._calls.put(work)
         if self._thread is None:
@@ -193,7 +193,7 @@ class EnvironmentThread:
         return await answer
 
     def close(self) -> None:
-        """End the thread, after a call that it may be in; does not wait for it."""
+        """End the thread after the current call, without waiting for it."""
         self._closed = True
         self._calls.put(None)
 
@@ -202,13 +202,13 @@ class EnvironmentThread:
             work()
 
 
-def _tellable(error: BaseException) -> BaseException:
-    """What a future may hold, and what ends no loop."""
+def _for_future(error: BaseException) -> BaseException:
+    """Return an error that a future can hold, and that ends no loop."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    told = RuntimeError(f"{type(error).__name__}: {error}")
-    told.__cause__ = error
-    return told
+    wrapped = RuntimeError(f"{type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
 
 
 async def run_episode(
@@ -221,21 +221,21 @@ async def run_episode(
     keep_turns: bool = False,
     thread: EnvironmentThread | None = None,
 ) -> Episode:
-    """Let a policy act until the episode ends or a limit is met.
+    """Run an episode until its end or a limit.
 
-    An error of the environment or the policy is written down, not raised: one bad episode must not
-    end a benchmark. Cancelling is passed on. After a time-out the environment may still be within a
-    step; it is the caller's to close.
+    An error of the environment or the policy is recorded, not raised: one bad episode must not end
+    a benchmark. Cancelling is passed on. After a timeout the environment may still be in a step;
+    the caller closes it.
 
     Args:
-        environment: What is played.
-        policy: What acts.
-        seed: Of both.
-        max_steps: After so many the episode ends.
-        timeout: Seconds after which it ends.
-        keep_turns: Whether to write down each step.
-        thread: What calls the environment, and stays the caller's to close; by default one that is
-            made for this episode.
+        environment: The environment.
+        policy: The policy.
+        seed: Seed of both.
+        max_steps: Most steps of the episode.
+        timeout: Most seconds of the episode.
+        keep_turns: Whether to record each step.
+        thread: Thread that calls the environment, closed by the caller; by default one for this
+            episode.
     """
     caller = EnvironmentThread() if thread is None else thread
     game = _Game(environment, policy, Episode(seed), caller)
@@ -245,7 +245,7 @@ async def run_episode(
         done, _ = await asyncio.wait({play}, timeout=timeout)
         seconds = time.monotonic() - began
     finally:
-        # What comes after this is not written down any more.
+        # Later steps are not recorded.
         game.over = True
         if thread is None:
             caller.close()
@@ -264,13 +264,13 @@ async def run_episode(
 
 
 def _forget(play: asyncio.Task[None]) -> None:
-    """Nobody asks how an episode went on that took too long."""
+    """Retrieve the error of an episode that took too long, so that it is not logged."""
     if not play.cancelled():
         play.exception()
 
 
 class _Game:
-    """An episode while it is played."""
+    """An episode in progress."""
 
     def __init__(
         self, environment: Any, policy: Policy, episode: Episode, thread: EnvironmentThread
@@ -283,8 +283,8 @@ class _Game:
         self._begun = False
 
     def usage(self) -> Usage:
-        """What was used so far, by the policy's own count if it has one."""
-        # Before its `begin`, a policy still tells of the episode before.
+        """Return the usage so far, by the policy's own count if it has one."""
+        # Before its `begin`, a policy still counts the episode before.
         spent = getattr(self._policy, "spent", None) if self._begun else None
         return spent if isinstance(spent, Usage) else self.episode.usage
 
@@ -307,10 +307,10 @@ class _Game:
             episode.reward += float(reward)
             episode.score, episode.success = float(info["score"]), bool(info["success"])
             if keep_turns:
-                said = decision.action
-                if not isinstance(said, str):
-                    said = commands[said] if 0 <= said < len(commands) else f"#{said}"
-                episode.turns.append(Turn(shown, said, decision.thought, float(reward)))
+                action = decision.action
+                if not isinstance(action, str):
+                    action = commands[action] if 0 <= action < len(commands) else f"#{action}"
+                episode.turns.append(Turn(shown, action, decision.thought, float(reward)))
             if terminated or truncated:
                 episode.ended = "terminated" if terminated else "truncated"
                 return

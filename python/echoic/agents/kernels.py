@@ -1,7 +1,7 @@
-"""Kernels of agents that plan, in native code: plans, prefixes, draws, and what bandwidth costs.
+"""Native kernels of planning agents: plans, prefixes, draws, and costs of bandwidth.
 
-Arrays are read where they are: numpy arrays in C order, tensors of PyTorch and JAX on the CPU. Sums
-and costs are in double precision. What is computed from many numbers runs without the GIL.
+Arrays are read in place: numpy arrays in C order, tensors of PyTorch and JAX on the CPU. Sums and
+costs are in double precision. Kernels over many numbers run without the GIL.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
 
 
 def kernels_available() -> bool:
-    """Whether the native kernels are there: always, since there are no others.
+    """Return whether the native kernels are available: always, since there are no others.
 
     >>> kernels_available()
     True

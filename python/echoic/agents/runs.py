@@ -1,7 +1,7 @@
-"""A training run with the files that it leaves: a log, its numbers line by line, and a report.
+"""A training run with its files: a log, metrics line by line, and a report.
 
-This is what ``echoic train`` and ``examples/train_echo_rl.py`` do around an
-:class:`~echoic.agents.training.EchoRLTrainer`, which knows nothing of them.
+``echoic train`` and ``examples/train_echo_rl.py`` wrap an
+:class:`~echoic.agents.training.EchoRLTrainer` in these.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["LOG_LEVELS", "device_named", "log_to", "watch_training"]
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
-# What the trainer calls a number, and what the monitor does.
+# Names of the trainer's numbers, and of the monitor's.
 _NUMBERS = {
     "policy_losses": "policy_loss",
     "value_losses": "value_loss",
@@ -38,7 +38,7 @@ _NUMBERS = {
 
 
 def device_named(name: str) -> str:
-    """The device that ``auto`` stands for here; any other stands for itself."""
+    """Return the device of a name; ``auto`` is CUDA if available, otherwise the CPU."""
     if name != "auto":
         return name
     import torch
@@ -48,9 +48,9 @@ def device_named(name: str) -> str:
 
 @contextmanager
 def log_to(path: Path, level: str) -> Iterator[None]:
-    """Add what Echoic logs, from a level on, to a file."""
+    """Append log records of Echoic, from a level on, to a file."""
     if level not in LOG_LEVELS:
-        raise ArgumentError(f"a log level is one of {', '.join(LOG_LEVELS)}, not {level!r}")
+        raise ArgumentError(f"a log level must be one of {', '.join(LOG_LEVELS)}, not {level!r}")
     path.parent.mkdir(parents=True, exist_ok=True)
     logger, handler = logging.getLogger("echoic"), logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -69,18 +69,18 @@ async def watch_training(
     trainer: Any,
     folder: Path,
     *,
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
     interval: float = 1.0,
     server: Any = None,
 ) -> Any:
-    """Train, and leave ``training_metrics.log`` and ``performance_report.json`` in a folder.
+    """Train, and write ``training_metrics.log`` and ``performance_report.json`` to a folder.
 
     Args:
         trainer: An :class:`~echoic.agents.training.EchoRLTrainer`.
-        folder: Where the files go.
-        tell: Is called with a line of text for every evaluation.
-        interval: Seconds between two lines of numbers.
-        server: A server in this process that shows the numbers too.
+        folder: Folder of the files.
+        report: Called with a line of text for every evaluation.
+        interval: Seconds between two lines of metrics.
+        server: A server in this process that shows the metrics too.
 
     Returns:
         The trainer's metrics.
@@ -88,35 +88,35 @@ async def watch_training(
     monitor = PerformanceMonitor(server=server)
     with monitor, MetricsLogger(folder / "training_metrics.log") as log:
         monitor.add_performance_callback(log.log_metrics)
-        told = 0
+        reported = 0
 
-        def look() -> None:
-            nonlocal told
+        def log_metrics() -> None:
+            nonlocal reported
             metrics = trainer.get_training_metrics()
             latest = {
-                ours: getattr(metrics, name)[-1]
-                for name, ours in _NUMBERS.items()
+                short: getattr(metrics, name)[-1]
+                for name, short in _NUMBERS.items()
                 if getattr(metrics, name)
             }
             monitor.log_metrics(metrics.total_timesteps, metrics.total_episodes, latest)
             history = metrics.evaluation_history
             for step, rate, reward in list(
                 zip(history["step"], history["success_rate"], history["avg_reward"], strict=False)
-            )[told:]:
-                told += 1
-                tell(f"step {step:,d}: success {rate:.3f}, reward {reward:.3f}")
+            )[reported:]:
+                reported += 1
+                report(f"step {step:,d}: success {rate:.3f}, reward {reward:.3f}")
 
-        async def look_on() -> None:
+        async def watch() -> None:
             while True:
                 await asyncio.sleep(interval)
-                look()
+                log_metrics()
 
-        looking = asyncio.create_task(look_on())
+        watching = asyncio.create_task(watch())
         try:
             return await trainer.train()
         finally:
-            looking.cancel()
+            watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await looking
-            look()
+                await watching
+            log_metrics()
             monitor.export_performance_data(folder / "performance_report.json")

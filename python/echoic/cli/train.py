@@ -109,7 +109,7 @@ async def train_ours(given: dict[str, Any], folder: Path, *, resume: bool) -> di
 
     trainer = EchoRLTrainer(TrainingConfig(**given), resume=resume)
     try:
-        metrics: TrainingMetrics = await runs.watch_training(trainer, folder, tell=say)
+        metrics: TrainingMetrics = await runs.watch_training(trainer, folder, report=say)
     finally:
         trainer.close()
     results = metrics.evaluation_results

@@ -190,7 +190,7 @@ def test_a_rollout_out_of_bounds_is_refused_when_it_is_submitted() -> None:
     async def main() -> None:
         async with engine(max_cache_size=20) as running:
             for tokens, message in (
-                ([], "a token to begin with"),
+                ([], "at least one token"),
                 ([17], "ids from 0 to below 17; got 17"),
                 ([-1], "got -1"),
                 ([0.5], "one row of token ids"),
@@ -223,7 +223,7 @@ def test_get_result_stops_waiting_and_the_rollout_goes_on() -> None:
         model = Gated()
         async with AsyncExecutionEngine(ExecutionConfig(timeout=60.0), model, "cpu") as running:
             name = await running.submit_rollout([1, 2], sampling=GREEDY)
-            with pytest.raises(TimeoutError, match=r"not done after 0\.05 seconds"):
+            with pytest.raises(TimeoutError, match=r"has not ended within 0\.05 s"):
                 await running.get_result(name, timeout=0.05)
             model.gate.release(100)
             assert (await running.get_result(name)).success
@@ -320,7 +320,7 @@ def test_nothing_is_left_after_thousands_of_requests_with_random_cancels() -> No
             assert set(ends) == {"length", "cancelled"}
             assert 450 < ends.count("cancelled") < 1_200
             assert idle(running)
-            assert not running._tickets
+            assert not running._handles
             assert not running._room
             assert running.cache.pool.nbytes == size
             metrics, cache = running.get_performance_metrics(), running.cache
@@ -338,7 +338,7 @@ def test_results_that_nobody_takes_are_dropped_at_a_bound() -> None:
             await running.get_result(names[-1])
             while running.get_performance_metrics()["active"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            kept = [name for name in names if name in running._tickets]
+            kept = [name for name in names if name in running._handles]
             assert len(kept) <= 3
 
     asyncio.run(main())
@@ -418,7 +418,7 @@ def test_diverged_weights_fail_their_rollouts_and_leave_nothing_behind() -> None
             broken = await asyncio.gather(*(running.generate(one, GREEDY) for one in prompts))
             for result in broken:
                 assert (result.success, result.finish_reason) == (False, "error")
-                assert "not numbers" in str(result.error)
+                assert "not finite" in str(result.error)
             await running.update_weights(good)
             # Together, so that the short ones are padded to the long one's shape.
             after = await asyncio.gather(*(running.generate(one, GREEDY) for one in prompts))
@@ -443,7 +443,7 @@ def test_a_refused_update_has_not_used_its_version_up() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"priority": float("inf")}, "a priority is a finite number"),
+        ({"priority": float("inf")}, "a priority must be a finite number"),
         ({"metadata": {"reward": None}}, "a reward in metadata"),
         ({"metadata": {"reward": float("nan")}}, "a reward in metadata"),
     ],
@@ -568,5 +568,5 @@ def test_the_documented_program_runs_as_written() -> None:
 
 
 def test_what_is_no_model_is_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"model is a CausalModel, .* got int"):
+    with pytest.raises(ArgumentError, match=r"model must be a CausalModel, .* got int"):
         AsyncExecutionEngine(ExecutionConfig(), 3, "cpu")

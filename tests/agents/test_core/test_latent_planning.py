@@ -366,7 +366,7 @@ def test_a_nan_makes_no_step_of_a_planner() -> None:
         windows, windows, torch.zeros(6), advantages=torch.tensor([1.0, math.nan, 1, 1, 1, 1])
     )
     before = [one.detach().clone() for one in planner.parameters()]
-    with pytest.raises(FloatingPointError, match="the step was not made"):
+    with pytest.raises(FloatingPointError, match="the step was not taken"):
         planner.update(loss)
     assert all(map(torch.equal, before, planner.parameters()))
     assert int(planner.divergence.updates) == 0
@@ -642,7 +642,7 @@ def test_a_planner_of_other_sizes_changes_nothing(tmp_path: Path) -> None:
     make_planner(1, state_window_size=5).save_checkpoint(tmp_path / "a.ckpt")
     planner = make_planner()
     before = repr(planner.state_dict())
-    with pytest.raises(CheckpointError, match=r"encoder.positions is expected to be .*\(4, 8\)"):
+    with pytest.raises(CheckpointError, match=r"expected encoder.positions to be .*\(4, 8\)"):
         planner.load_checkpoint(tmp_path / "a.ckpt")
     assert repr(planner.state_dict()) == before
 

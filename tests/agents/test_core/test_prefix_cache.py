@@ -62,7 +62,7 @@ def test_a_page_is_given_to_one_taker() -> None:
     pool = PagePool(4, PLANE, torch.device("cpu"))
     taken = [pool.take(2, 0), pool.take(2, 0)]
     assert sorted(np.concatenate(taken).tolist()) == [0, 1, 2, 3]
-    with pytest.raises(ArgumentError, match="1 pages were asked for, and 0 are free"):
+    with pytest.raises(ArgumentError, match="1 pages were requested, and 0 are free"):
         pool.take(1, 0)
 
 
@@ -238,7 +238,7 @@ def test_a_flush_forgets_all_and_refuses_while_something_is_used() -> None:
 
 @pytest.mark.parametrize("sequence", [np.zeros(3, np.float32), np.zeros((2, 2, 2)), ["a"]])
 def test_what_is_no_sequence_is_an_error(sequence: Any) -> None:
-    with pytest.raises(ArgumentError, match="a sequence is one row of token ids"):
+    with pytest.raises(ArgumentError, match="a sequence must be one row of token ids"):
         as_tokens(sequence)
 
 

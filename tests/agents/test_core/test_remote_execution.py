@@ -133,7 +133,7 @@ def test_without_ids_a_broken_answer_to_token_ids_fails_and_says_why(serve: Any)
         async with RemoteEngine([replica(server)], FAST) as engine:
             result = await engine.generate(PROMPT, tokens(9))
             assert not result.success
-            assert "does not tell token ids" in result.error
+            assert "does not return token ids" in result.error
 
     run(main())
 
@@ -272,7 +272,7 @@ def test_an_answer_that_has_stopped_is_over(serve: Any, fault: Any) -> None:
             assert result.reused_tokens == (0 if fault is None else None)
         text = RemoteEngine([replica(server, dialect="openai")], FAST)
         async with text as engine:
-            with pytest.raises(ArgumentError, match="takes no token ids that end"):
+            with pytest.raises(ArgumentError, match="takes no stop tokens"):
                 await engine.submit_rollout("a", sampling=SamplingParams(stop=(1,)))
 
     run(main())
@@ -296,7 +296,7 @@ def test_a_broken_attempt_makes_reuse_unknown_and_a_refusal_does_not(serve: Any)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"priority": float("inf")}, "a priority is a finite number"),
+        ({"priority": float("inf")}, "a priority must be a finite number"),
         ({"metadata": {"reward": None}}, "a reward in metadata"),
         ({"metadata": {"reward": float("nan")}}, "a reward in metadata"),
     ],

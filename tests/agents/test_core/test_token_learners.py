@@ -28,11 +28,11 @@ from echoic.agents.learners import (
     merge_lora,
 )
 from echoic.agents.learners.token_loss import (
-    clipped_gain,
     importance_ratio,
     token_kl,
     token_weights,
 )
+from echoic.agents.learners.updates import clipped_gain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -437,7 +437,7 @@ def test_gradient_that_is_no_number_is_an_error_before_the_step() -> None:
     with torch.no_grad():
         learner.policy.model.norm.weight[0] = math.nan
     before = parameters(learner)["lm_head.weight"]
-    with pytest.raises(FloatingPointError, match="step 0 is nan"):
+    with pytest.raises(FloatingPointError, match="the gradient is nan"):
         learner.update(batch)
     assert torch.equal(before, parameters(learner)["lm_head.weight"])
     assert learner.steps == 0

@@ -101,7 +101,7 @@ def test_a_wrapped_model_computes_as_before_for_others() -> None:
 @pytest.mark.parametrize(
     ("family", "fields", "message"),
     [
-        ("Mistral", {"sliding_window": 8}, "sliding windows do not work"),
+        ("Mistral", {"sliding_window": 8}, "a sliding window of 8 tokens"),
         ("Gemma2", {"head_dim": 8}, "sliding_attention"),
     ],
 )

@@ -85,7 +85,7 @@ def test_a_cell_that_fails_is_in_the_status(tmp_path):
     [
         (["--setting", "worse"], "expected NAME=VALUE"),
         (["--task-setting", "max_steps=1"], "expected TASK.NAME=VALUE"),
-        (["--log-level", "LOUD"], "a log level is one of"),
+        (["--log-level", "LOUD"], "a log level must be one of"),
         (["--import", "no_such_module"], "no_such_module"),
         (["--tasks", " , "], "at least one environment"),
     ],
@@ -182,7 +182,7 @@ class Trainer:
 
 def test_a_training_run_leaves_its_numbers(tmp_path):
     told = []
-    asyncio.run(runs.watch_training(Trainer(), tmp_path, tell=told.append, interval=0.005))
+    asyncio.run(runs.watch_training(Trainer(), tmp_path, report=told.append, interval=0.005))
     text = (tmp_path / "training_metrics.log").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)

@@ -45,7 +45,7 @@ def test_a_run_of_the_documentation_can_be_described():
         ({"backend": "mpi"}, "one of threads, processes, ray, not 'mpi'"),
         ({"algorithm": "dqn"}, "one of ppo, impala, not 'dqn'"),
         ({"replay": "all"}, "one of surprise, uniform, none, not 'all'"),
-        ({"log_level": "loud"}, "log_level must be that of a log, not 'loud'"),
+        ({"log_level": "loud"}, "log_level must be a level of logging, not 'loud'"),
         ({"early_stop_success": 1.5}, "above 0 and at most 1, not 1.5"),
         ({"plan_history": 9}, "plan_history must be from 0 to 8, not 9"),
         ({"backend": "processes", "asynchronous": False}, "is asynchronous"),

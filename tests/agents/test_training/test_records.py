@@ -65,7 +65,7 @@ def test_tensorboard_finds_what_was_measured(run, tmp_path):
     except ImportError:
         pytest.importorskip("torch.utils.tensorboard")
     records = Records(run(tensorboard_log=str(tmp_path / "board")), goes_on_at=None)
-    assert records.has_board
+    assert records._board is not None
     tell(records)
     # What was not measured is not there, rather than a number.
     assert scalars(tmp_path / "board") == [
@@ -76,7 +76,7 @@ def test_tensorboard_finds_what_was_measured(run, tmp_path):
 
 def test_without_a_folder_there_is_no_board(run):
     records = Records(run(), goes_on_at=None)
-    assert not records.has_board
+    assert records._board is None
     tell(records)
 
 

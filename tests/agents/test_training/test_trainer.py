@@ -145,7 +145,7 @@ def test_checkpoints_are_kept_some_of_them_and_fit_or_are_refused(run):
         trainer.resume()
     with EchoRLTrainer(config) as trainer:
         assert trainer.resume(Path(config.checkpoint_dir) / names[0]) == 384
-        with pytest.raises(ClosedError, match="before it begins"):
+        with pytest.raises(ClosedError, match="before it starts"):
             trainer.resume()
     with EchoRLTrainer(run("empty")) as trainer, pytest.raises(FileNotFoundError):
         trainer.resume()

@@ -6,7 +6,7 @@ import os
 import pytest
 import tiers
 from echoic.agents.training import EchoRLTrainer
-from echoic.agents.training.crews import ProcessCrew
+from echoic.agents.training.workers import ProcessWorkers
 from echoic.errors import CollectorError
 
 
@@ -25,7 +25,7 @@ def test_a_run_outlives_its_actors(run, tmp_path, monkeypatch):
     )
     with EchoRLTrainer(config) as trainer:
         metrics = asyncio.run(trainer.train())
-        pids = trainer._parts.crew.pids
+        pids = trainer._parts.workers.pids
     # The environment of one has killed its process, in the middle of a segment.
     assert not mark.exists()
     assert metrics.total_timesteps >= 1024
@@ -52,8 +52,8 @@ def test_an_environment_that_hangs_is_killed_and_the_run_goes_on(run, tmp_path, 
     )
     with EchoRLTrainer(config) as trainer:
         metrics = asyncio.run(trainer.train())
-        crew, evaluator = trainer._parts.crew, trainer._parts.evaluator
-        environments = [seat.environment for seat in crew.groups[0]._seats]
+        workers, evaluator = trainer._parts.workers, trainer._parts.evaluator
+        environments = [actor.environment for actor in workers.groups[0]._actors]
         pids = [one.worker_pid for one in (*environments, *evaluator._environments)]
     assert not mark.exists()
     # The step that hung is lost, and no other.
@@ -68,11 +68,11 @@ def test_an_environment_that_hangs_is_killed_and_the_run_goes_on(run, tmp_path, 
 
 def test_workers_that_can_not_work_end_the_run_with_their_last_words(run, tmp_path):
     config = run(worker_imports=("no_such_module",), num_workers=1, max_restarts=0)
-    crew = ProcessCrew(config, 0, "", tmp_path)
-    crew.start()
+    workers = ProcessWorkers(config, 0, "", tmp_path)
+    workers.start()
     try:
-        assert crew.workers.members[0].wait(120)
+        assert workers.processes.members[0].wait(120)
         with pytest.raises(CollectorError, match="No module named 'no_such_module'"):
-            crew.check()
+            workers.check()
     finally:
-        crew.close()
+        workers.close()

@@ -1,24 +1,23 @@
 """Continuous batching: each tick is one forward pass over tokens of many rollouts.
 
-A tick goes like this:
+A tick has these steps:
 
 1. Every rollout that is generating has one token to compute.
-2. What is left of ``token_budget`` goes to prompts, in the order of admission and in pieces.
-3. If something is still left, the best that wait are admitted, as long as their pages are certain.
+2. The rest of ``token_budget`` goes to prompts, in the order of admission and in pieces.
+3. If budget is left, the best waiting rollouts are admitted, as long as their pages are certain.
 4. One forward pass. Rollouts whose last token was in it draw the next one.
 
-Pages are certain because a rollout is admitted only if all that it may ever need fit beside all
-that the others may: so nobody runs out half-way, and nobody is thrown out. It takes them as it
-goes.
+A rollout is admitted only if all pages that it may ever need fit beside those that the others may
+need. So no rollout runs out of pages or is evicted. Pages are taken as they are filled.
 
-Prompts are published to the prefix cache when they are computed, and what was generated when the
-rollout ends. A rollout is held back while another one computes a prefix that it could use soon:
-see ``ExecutionConfig.kv_reuse_threshold``.
+Prompts are published to the prefix cache when they are computed, and generated tokens when the
+rollout ends. A rollout is held back while another one computes a prefix that it could use soon: see
+``ExecutionConfig.kv_reuse_threshold``.
 
-New weights come between ticks. The cache is flushed, and what runs goes on under the new weights:
-it keeps its drawn tokens and computes keys and values of all of them anew. That costs a prompt's
-pass each (shared, as always), and buys that every log-probability is that of one version's policy,
-given all that came before. Keeping old keys would mix two policies into one that nobody has.
+New weights are loaded between ticks. The cache is flushed, and running rollouts go on with the new
+weights: they keep their tokens, and compute keys and values of all of them again. That costs one
+pass over each prompt (shared, as always), and makes every log-probability that of one version's
+policy, given all that came before. With old keys it would be that of a mixture of two policies.
 """
 
 from __future__ import annotations
@@ -60,11 +59,11 @@ class Batcher(Runner):
         self.model = model
         self.cache = cache
         self.running: dict[str, Rollout] = {}
-        # Whom new weights took their keys and values; they come before all that wait.
+        # Rollouts that lost their keys and values to new weights; they are admitted first.
         self._again: deque[Rollout] = deque()
         # Pages that running rollouts may still take.
         self._promised = 0
-        # Called with the rollouts that draw and their logits; tests look here.
+        # Called with the rollouts that draw and their logits, for tests.
         self.watch: Callable[[list[Rollout], Any], None] | None = None
 
     def _tick(self) -> None:
@@ -95,10 +94,8 @@ class Batcher(Runner):
             planned.append((rollout, count))
         return max(count, 0)
 
-    # Admission.
-
     def _admit(self) -> Rollout | None:
-        """Admit the best one that may run now."""
+        """Admit the best rollout that may run now."""
         if self._again:
             rollout = self._again[0]
             if self._held_back(rollout) or not self._begin(rollout):
@@ -112,7 +109,7 @@ class Batcher(Runner):
                 aside.append(entry)
                 continue
             if not self._begin(rollout):
-                # Others may be smaller; letting them pass could keep this one out for ever.
+                # Admitting smaller ones first could starve this one.
                 aside.append(entry)
                 break
             self.scheduler.count(entry)
@@ -155,8 +152,6 @@ class Batcher(Runner):
         self.running[rollout.request.request_id] = rollout
         return True
 
-    # The forward pass.
-
     def _forward(self, planned: list[tuple[Rollout, int]]) -> None:
         spans = []
         for rollout, count in planned:
@@ -175,16 +170,16 @@ class Batcher(Runner):
         drawing = [planned[row][0] for row in rows]
         try:
             tokens, logprobs = self._compute(spans, rows, drawing)
-        except Exception as error:  # it is the rollouts' result, and others go on
+        except Exception as error:  # the result of these rollouts; others go on
             for rollout, _ in planned:
                 self.counts["failed"] += 1
                 self._end(rollout, "error", f"{type(error).__name__}: {error}")
             return
         for rollout, token, logprob in zip(drawing, tokens, logprobs, strict=True):
             if not math.isfinite(logprob):
-                # What is computed for it is not shared with anybody.
+                # Its keys and values are not published.
                 self.counts["failed"] += 1
-                self._end(rollout, "error", "the model's logits are not numbers")
+                self._end(rollout, "error", "the model's logits are not finite")
                 continue
             if not rollout.published:
                 self._publish(rollout)
@@ -230,8 +225,6 @@ class Batcher(Runner):
             rollout.pages[: rollout.filled] = pages
             rollout.shared = rollout.filled
 
-    # Ends, and new weights.
-
     def _release(self, rollout: Rollout, *, keep: bool) -> None:
         name = rollout.request.request_id
         if self.running.pop(name, None) is None or rollout.node is None:
@@ -253,7 +246,7 @@ class Batcher(Runner):
             self._release(rollout, keep=False)
             rollout.filled = rollout.shared = 0
         self._again = deque([*stopped, *self._again])
-        # Whatever comes of the loading, nobody reads what was computed before.
+        # Also if loading fails: earlier keys and values are not used again.
         self.cache.flush(self.version)
         self.model.load_weights(weights)
         self.cache.version = version

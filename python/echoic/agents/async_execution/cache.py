@@ -1,17 +1,17 @@
-"""Keys and values that outlive the rollout that computed them.
+"""The prefix cache: keys and values that outlive the rollout that computed them.
 
-A manager joins a pool of pages with a radix tree of what is in them. Rollouts take pages, publish
-what they computed to the tree, and begin where the longest cached prefix of their tokens ends. When
-pages run out, ends of prefixes that nobody uses are evicted, the longest unused first. New weights
-flush all: what other weights computed is never read again.
+A manager joins a pool of pages with a radix tree of their tokens. Rollouts take pages, publish what
+they computed to the tree, and start where the longest cached prefix of their tokens ends. When
+pages run out, ends of unused prefixes are evicted, the longest unused first. New weights flush the
+cache: keys and values of other weights are never read again.
 
-The last token of a sequence is never reused, since its logits are what the next one is drawn from.
-So an exact repeat of n tokens reuses n - 1.
+The last token of a sequence is never reused, since the next one is drawn from its logits. So an
+exact repeat of n tokens reuses n - 1.
 
-Counts are of tokens and are taken where they happen: ``reused_tokens`` of prefixes that a rollout
-began behind, ``computed_tokens`` of pages that were filled.
+Counts are of tokens, taken where they happen: ``reused_tokens`` of prefixes that a rollout started
+behind, ``computed_tokens`` of pages that were filled.
 
-A manager is not locked. One that belongs to an engine is its worker's alone; others may call
+A manager is not locked. An engine's belongs to its worker thread; other threads may call
 :meth:`KVCacheManager.get_cache_stats`.
 """
 
@@ -45,7 +45,7 @@ def as_tokens(sequence: Any) -> tuple[Hashable, ...]:
     (5, 6)
 
     Raises:
-        ArgumentError: It is neither one row of whole numbers nor rows of numbers.
+        ArgumentError: If it is neither one row of whole numbers nor rows of numbers.
     """
     if isinstance(sequence, torch.Tensor):
         sequence = sequence.detach().cpu().numpy()
@@ -55,11 +55,11 @@ def as_tokens(sequence: Any) -> tuple[Hashable, ...]:
     if array.ndim == 1 and array.dtype.kind in "iu":
         return tuple(array.tolist())
     if array.ndim == 2 and array.dtype.kind in "iuf":
-        # -0.0 is 0.0 to every model, and other bytes.
+        # -0.0 equals 0.0 for every model, but has other bytes.
         rows = np.ascontiguousarray(array + 0.0 if array.dtype.kind == "f" else array)
         return tuple(row.tobytes() for row in rows)
     raise ArgumentError(
-        "a sequence is one row of token ids (integers) or a matrix of states, a row each; got "
+        "a sequence must be one row of token ids (integers) or a matrix of states; got "
         f"shape {array.shape} of {array.dtype}"
     )
 
@@ -67,8 +67,8 @@ def as_tokens(sequence: Any) -> tuple[Hashable, ...]:
 class KVCacheManager:
     """A prefix cache of a fixed number of tokens.
 
-    By itself it keeps what :meth:`store_kv_cache` gives it, a row for each token. An engine makes
-    its own, whose pages hold the keys and values of its model.
+    Alone it keeps what :meth:`store_kv_cache` stores, a row for each token. An engine makes its
+    own, whose pages hold the keys and values of its model.
 
     >>> cache = KVCacheManager(ExecutionConfig(max_cache_size=8), device="cpu")
     >>> cache.store_kv_cache([1, 2, 3], torch.arange(6.0).view(3, 2))
@@ -79,9 +79,9 @@ class KVCacheManager:
 
     Args:
         config: ``max_cache_size``, ``cache_cleanup_interval`` and ``enable_prefix_cache`` are read.
-        device: Where keys and values are.
+        device: Device of keys and values.
         planes: Shape and dtype of each plane's rows; by default one plane, shaped as the first
-            thing that is stored.
+            rows that are stored.
     """
 
     def __init__(
@@ -107,13 +107,11 @@ class KVCacheManager:
     def pool(self) -> PagePool:
         """The pages."""
         if self._pool is None:
-            raise ArgumentError("nothing has been stored yet, so that the shape of a page is open")
+            raise ArgumentError("nothing has been stored yet: the shape of a page is not known")
         return self._pool
 
-    # What programs outside an engine call.
-
     def get_cache_key(self, sequence: Any) -> str:
-        """Name a sequence: equal ones have equal names, others do not, whatever the machine."""
+        """Return a digest of a sequence, the same on every machine."""
         digest = hashlib.blake2b(digest_size=16)
         for token in as_tokens(sequence):
             part = token if isinstance(token, bytes) else str(token).encode()
@@ -121,7 +119,7 @@ class KVCacheManager:
         return digest.hexdigest()
 
     def find_longest_prefix(self, sequence: Any) -> tuple[str, int] | None:
-        """Find the name and the length of the longest cached prefix that could be reused."""
+        """Return the key and the length of the longest cached prefix that could be reused."""
         tokens = as_tokens(sequence)
         length = min(self.tree.length(tokens), len(tokens) - 1)
         if length <= 0:
@@ -129,10 +127,10 @@ class KVCacheManager:
         return self.get_cache_key(sequence[:length]), length
 
     def get_kv_cache(self, sequence: Any) -> tuple[Any, int]:
-        """Copy what is cached of ``sequence`` without its last token.
+        """Return a copy of the cached rows of ``sequence`` without its last token, or None.
 
         Returns:
-            The rows, or None, and of how many tokens.
+            The rows, and the number of their tokens.
         """
         tokens = as_tokens(sequence)
         self.lookups += 1
@@ -149,14 +147,14 @@ class KVCacheManager:
         return planes[0] if len(planes) == 1 else torch.stack(planes), len(pages)
 
     def store_kv_cache(self, sequence: Any, kv_states: Any) -> int:
-        """Keep ``kv_states``, a row for each token of ``sequence``.
+        """Store ``kv_states``, a row for each token of ``sequence``.
 
         Returns:
-            How many tokens of the sequence are cached now: fewer than it has where the cache is
-            smaller, and none where ``enable_prefix_cache`` is off.
+            How many tokens of the sequence are cached now: fewer if the cache is smaller, and 0
+            without ``enable_prefix_cache``.
 
         Raises:
-            ArgumentError: There is not a row for each token, or rows have not the shape of others.
+            ArgumentError: If there is not a row for each token, or rows have another shape.
         """
         tokens = as_tokens(sequence)
         rows = torch.as_tensor(kv_states).detach().to(self.device)
@@ -190,10 +188,9 @@ class KVCacheManager:
         return end
 
     def get_cache_stats(self) -> dict[str, Any]:
-        """Counts since the start, and what there is now, in tokens.
+        """Return counts since the start, and the current contents, in tokens.
 
-        ``hit_rate`` and ``reuse_rate`` are one number: of the tokens that were needed, the share
-        that did not have to be computed.
+        ``hit_rate`` and ``reuse_rate`` are both the share of needed tokens that were not computed.
         """
         needed = self.reused_tokens + self.computed_tokens
         rate = self.reused_tokens / needed if needed else 0.0
@@ -215,15 +212,13 @@ class KVCacheManager:
             "reuse_rate": rate,
         }
 
-    # What an engine's worker calls.
-
     @property
     def available(self) -> int:
-        """Pages that are free, or would be after eviction."""
+        """Pages that are free or can be evicted."""
         return self.pool.free + self.tree.evictable
 
     def begin(self, tokens: tuple[Hashable, ...]) -> tuple[Node, NDArray[np.int64]]:
-        """Find and pin the prefix that a rollout of ``tokens`` can begin behind."""
+        """Find and pin the prefix that a rollout of ``tokens`` can start behind."""
         if self.config.enable_prefix_cache:
             node, pages = self.tree.match(tokens[:-1])
         else:
@@ -232,13 +227,13 @@ class KVCacheManager:
         return node, pages
 
     def count(self, reused: int) -> None:
-        """Count a rollout that began behind ``reused`` tokens."""
+        """Count a rollout that started behind ``reused`` tokens."""
         self.lookups += 1
         self.hits += reused > 0
         self.reused_tokens += reused
 
     def take(self, count: int, *, computed: bool = True) -> NDArray[np.int64]:
-        """Take pages, evicting what is needed."""
+        """Take pages, evicting others if needed."""
         lacking = count - self.pool.free
         if lacking > 0:
             evicted = self.tree.evict(lacking)
@@ -268,7 +263,7 @@ class KVCacheManager:
         return last, known
 
     def flush(self, version: int) -> None:
-        """Forget everything, because weights of ``version`` come. Nothing may be pinned."""
+        """Forget everything before weights of ``version``. Nothing may be pinned."""
         if self.tree.pinned:
             raise ArgumentError(f"{self.tree.pinned} tokens are in use")
         pages = self.tree.clear()
@@ -277,7 +272,7 @@ class KVCacheManager:
         self.version = version
 
     def clean(self, now: float) -> int:
-        """Free what nobody used since the cleaning before, if it is time; returns how much."""
+        """Free prefixes unused since the last cleaning, if it is time; return the tokens freed."""
         if self._cleaned is None:
             self._cleaned, self._cleaned_at_use = now, self.tree.clock
             return 0

@@ -1,8 +1,4 @@
-"""What an engine may use, and how it chooses who is next.
-
-Every field is read. Names and defaults of the first block are those that programs of this kind
-have; the second block is ours.
-"""
+"""Bounds of an engine, and weights of its order of admission."""
 
 from __future__ import annotations
 
@@ -25,28 +21,28 @@ class ExecutionConfig:
         max_cache_size: Pages of the pool, each with the keys and values of one token. Running
             rollouts and the prefix cache share them.
         cache_cleanup_interval: Seconds between two cleanings. One frees the ends of cached prefixes
-            that nobody has used since the cleaning before; ``math.inf`` leaves all to eviction.
+            that were not used since the cleaning before; ``math.inf`` leaves all to eviction.
         max_concurrent_rollouts: Most rollouts that run at a time.
-        priority_queue_size: Most rollouts that wait to be admitted; ``submit_rollout`` waits while
-            there are so many.
-        kv_reuse_threshold: A rollout is held back while another one is computing a prefix that
-            would spare it more than the cache does now, if that prefix is at least this share of
-            its tokens. So sixteen rollouts of one prompt compute it once. 1 and more turns it off.
-        latency_weight: How much of a score each second of waiting adds to it.
-        reward_weight: What the priority given to ``submit_rollout`` is multiplied by.
-        timeout: Seconds from submission until a rollout is given up, where it has no other. Who
-            has waited half of them is admitted before all who have not.
-        schedule_epsilon: Keeps the priority of a rollout that costs nothing finite.
+        priority_queue_size: Most rollouts that wait to be admitted; further calls of
+            ``submit_rollout`` wait for room.
+        kv_reuse_threshold: A rollout is held back while another one computes a prefix that would
+            save it more than the cache does now, if that prefix is at least this share of its
+            tokens. So sixteen rollouts of one prompt compute it once. 1 and more: never.
+        latency_weight: Share of a score that each second of waiting adds to it.
+        reward_weight: Factor of the priority given to ``submit_rollout``.
+        timeout: Seconds from submission until a rollout is stopped, where it has no other. A
+            rollout that has waited half of them is admitted before all that have not.
+        schedule_epsilon: Keeps the priority of a rollout without costs finite.
         bandwidth_scale: Cost of one pair of tokens in attention.
         enable_bandwidth_scheduling: Whether a priority is divided by the cost of the tokens that
-            the cache lacks. If not, only by the time waited.
+            the cache lacks; otherwise only by the time waited.
         bandwidth_weight: Weight of that cost.
         queue_weight: Weight of the seconds waited.
-        token_budget: Most tokens of one forward pass. Each running rollout takes one; what is left
-            goes to prompts, in pieces.
+        token_budget: Most tokens of one forward pass. Each running rollout takes one; prompts get
+            the rest, in pieces.
         enable_prefix_cache: Whether keys and values outlive their rollout. Without it every prompt
             is computed from its first token.
-        max_results: A result is kept until it is taken, or so many later ones have ended.
+        max_results: A result is kept until it is taken, or this many later ones have ended.
     """
 
     max_cache_size: int = 10_000

@@ -1,15 +1,14 @@
-"""Rollouts for a program that awaits them.
+"""Rollouts of a local model for a program that awaits them.
 
-The engine has two sides. A worker thread owns the model, its pages and the schedule, and does tick
-after tick while there is work. The event loop only gives it orders and hands on what ticks brought,
+The engine has two sides. A worker thread owns the model, its pages and the schedule, and runs tick
+after tick while there is work. The event loop only gives it orders and hands out what ticks return,
 so that no coroutine ever waits for a forward pass. Both meet once a tick.
 
 Invariants:
 
 1. One tick runs at a time, on the one worker thread. Nothing else touches the runner's state.
-2. Tickets belong to the event loop. One exists from submission until its result has been taken, or
-   dropped as the oldest of more than ``max_results``.
-3. ``_waiting`` is the number of tickets that are not admitted, and at most ``priority_queue_size``.
+2. Handles belong to the event loop.
+3. At most ``priority_queue_size`` rollouts wait to be admitted.
 """
 
 from __future__ import annotations
@@ -21,54 +20,43 @@ import math
 import random
 import sys
 import time
-from collections import OrderedDict, deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from echoic.agents.async_execution.batcher import Batcher
 from echoic.agents.async_execution.cache import KVCacheManager, as_tokens
 from echoic.agents.async_execution.config import ExecutionConfig
+from echoic.agents.async_execution.handles import Handle, RolloutEngine
 from echoic.agents.async_execution.model import CausalModel
 from echoic.agents.async_execution.rollouts import (
     Progress,
     Rollout,
     RolloutRequest,
     RolloutResult,
-    RolloutToken,
     SamplingParams,
     check_reward,
 )
 from echoic.agents.async_execution.runner import PolicyRunner, read_states
 from echoic.agents.bandwidth import BandwidthConfig, BandwidthEfficiencyTracker
 from echoic.agents.devices import resolve
-from echoic.errors import ArgumentError, ClosedError, WaitTimeoutError
+from echoic.errors import ArgumentError, ClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
-
-    from typing_extensions import Self
+    from collections.abc import Callable, Mapping
 
     from echoic.agents.async_execution.runner import Runner
 
 __all__ = ["AsyncExecutionEngine"]
 
 
-class _Ticket:
-    """What the event loop knows of a rollout."""
-
-    def __init__(self, request: RolloutRequest, loop: asyncio.AbstractEventLoop) -> None:
+class _Handle(Handle):
+    def __init__(self, request: RolloutRequest) -> None:
+        super().__init__(request.request_id)
         self.request = request
-        self.result: asyncio.Future[RolloutResult] = loop.create_future()
-        self.tokens: list[RolloutToken] = []
         self.admitted = False
-        self.readers: list[asyncio.Event] = []
-
-    def tell(self) -> None:
-        for reader in self.readers:
-            reader.set()
 
 
-class AsyncExecutionEngine:
+class AsyncExecutionEngine(RolloutEngine[_Handle]):
     """Runs rollouts of a model, many at a time.
 
     ```python
@@ -85,17 +73,16 @@ class AsyncExecutionEngine:
     assert len(asyncio.run(main()).tokens) == 4
     ```
 
-    It is used from one event loop. The worker thread starts with the first rollout and ends with
+    Use it from one event loop. The worker thread starts with the first rollout and ends with
     :meth:`shutdown`.
 
     Args:
         config: Bounds and weights.
         model: A :class:`CausalModel`; a causal language model of transformers, which is wrapped in
             ``TransformersModel``; or a policy with ``sample_action(state, plan)``.
-        device: Where a policy, or a model of transformers, is put. A :class:`CausalModel` stays
-            where it is.
-        seed: Of the seeds of rollouts that bring none.
-        tracker: Is told of every rollout's measured tokens; by default one of its own.
+        device: Device of a policy or a model of transformers. A :class:`CausalModel` is not moved.
+        seed: Seed of the seeds of rollouts without one.
+        tracker: Records every rollout's measured tokens; by default a new one.
     """
 
     def __init__(
@@ -108,6 +95,7 @@ class AsyncExecutionEngine:
         tracker: BandwidthEfficiencyTracker | None = None,
     ) -> None:
         self.config = config or ExecutionConfig()
+        super().__init__(self.config.priority_queue_size, self.config.max_results)
         self.device = resolve(device)
         self.tracker = tracker or BandwidthEfficiencyTracker(
             BandwidthConfig(
@@ -130,19 +118,12 @@ class AsyncExecutionEngine:
             self._runner = PolicyRunner(self.model, self.device, *arguments)
         self._names = itertools.count()
         self._seeds = random.Random(seed)
-        self._tickets: OrderedDict[str, _Ticket] = OrderedDict()
-        self._ended: deque[str] = deque()
-        self._waiting = 0
-        self._room: deque[asyncio.Future[None]] = deque()
         self._updates: set[asyncio.Future[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._pumping: asyncio.Task[None] | None = None
         self._worker: ThreadPoolExecutor | None = None
-        self._closed = False
         self._asked_version = 0
-
-    # Rollouts.
 
     async def submit_rollout(
         self,
@@ -155,105 +136,55 @@ class AsyncExecutionEngine:
         callback: Callable[[RolloutResult], None] | None = None,
         return_kv: bool = False,
     ) -> str:
-        """Hand in a rollout; returns its name as soon as there is room for it to wait.
+        """Submit a rollout; return its name as soon as there is room for it to wait.
 
         Args:
             state_sequence: Token ids for a language model, [rows, state_dim] for a policy.
             priority: Its worth; see ``LatencyScheduler``.
-            metadata: Comes back with the result. ``reward`` is told to the tracker, ``plan`` to a
-                policy over vectors.
+            metadata: Returned with the result. The tracker records ``reward``; a policy over
+                vectors uses ``plan``.
             sampling: How tokens are drawn.
-            timeout: Seconds from now until it is given up; by default the config's.
+            timeout: Seconds from now until it is stopped; by default the config's.
             callback: Called with the result, on the event loop.
             return_kv: Whether the result has a copy of its keys and values.
 
         Raises:
-            ArgumentError: The sequence does not fit the model, or could never fit the cache.
-            WaitTimeoutError: There was no room in time.
-            ClosedError: The engine was shut down.
+            ArgumentError: If the sequence does not fit the model, or could never fit the cache.
+            WaitTimeoutError: If there was no room in time.
+            ClosedError: If the engine was shut down.
         """
-        ticket = await self._submit(
-            state_sequence, priority, metadata, sampling, timeout, callback, return_kv=return_kv
+        self._start()
+        request = RolloutRequest(
+            request_id=f"rollout-{next(self._names)}",
+            state_sequence=state_sequence,
+            priority=float(priority),
+            timestamp=time.monotonic(),
+            callback=callback,
+            metadata=dict(metadata or {}),
+            sampling=sampling or SamplingParams(),
+            timeout=self.config.timeout if timeout is None else float(timeout),
+            return_kv=return_kv,
         )
-        return ticket.request.request_id
-
-    async def get_result(self, request_id: str, timeout: float | None = None) -> RolloutResult:
-        """Wait for a rollout's result and take it.
-
-        It always comes: a rollout has an end, or a timeout. A failure is a result, too.
-
-        Args:
-            request_id: What ``submit_rollout`` returned.
-            timeout: Seconds to wait here; the rollout goes on after them.
-
-        Raises:
-            WaitTimeoutError: They passed.
-            ArgumentError: There is no such rollout, or its result has been taken.
-        """
-        ticket = self._ticket(request_id)
-        done, _ = await asyncio.wait({ticket.result}, timeout=timeout)
-        if not done:
-            raise WaitTimeoutError(f"rollout {request_id} is not done after {timeout} seconds")
-        self._tickets.pop(request_id, None)
-        return ticket.result.result()
-
-    async def stream(self, request_id: str) -> AsyncIterator[RolloutToken]:
-        """Yield tokens of a rollout as they are drawn, from the first one.
-
-        The result stays to be taken. Several may read the same rollout; who stops reading does not
-        stop it.
-        """
-        ticket = self._ticket(request_id)
-        reader = asyncio.Event()
-        ticket.readers.append(reader)
-        sent = 0
-        try:
-            while True:
-                over = ticket.result.done()
-                while sent < len(ticket.tokens):
-                    sent += 1
-                    yield ticket.tokens[sent - 1]
-                if over:
-                    return
-                await reader.wait()
-                reader.clear()
-        finally:
-            ticket.readers.remove(reader)
-
-    async def generate(
-        self,
-        state_sequence: Any,
-        sampling: SamplingParams | None = None,
-        priority: float = 1.0,
-        *,
-        metadata: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        return_kv: bool = False,
-    ) -> RolloutResult:
-        """Submit a rollout and wait for its result. Whoever cancels this cancels the rollout."""
-        ticket = await self._submit(
-            state_sequence, priority, metadata, sampling, timeout, None, return_kv=return_kv
-        )
-        name = ticket.request.request_id
-        try:
-            return await self.get_result(name)
-        except asyncio.CancelledError:
-            self._runner.cancel(name)
-            self._wake.set()
-            # Nobody will take the result.
-            ticket.result.add_done_callback(lambda _: self._tickets.pop(name, None))
-            raise
+        if not request.timeout > 0:
+            raise ArgumentError(f"a timeout must be above 0, not {timeout}")
+        if not math.isfinite(self.config.reward_weight * request.priority):
+            raise ArgumentError(f"a priority must be a finite number, not {priority}")
+        check_reward(request.metadata)
+        rollout = self._read(request)
+        await self._take_room(request.timeout)
+        self._handles[request.request_id] = _Handle(request)
+        self._runner.submit(rollout)
+        self._wake.set()
+        return request.request_id
 
     def cancel(self, request_id: str) -> bool:
-        """End a rollout; its pages are free by the next tick. Returns whether it was on its way."""
-        ticket = self._tickets.get(request_id)
-        if ticket is None or ticket.result.done():
+        """Cancel a rollout, free its pages by the next tick; return whether it had not ended."""
+        handle = self._handles.get(request_id)
+        if handle is None or handle.result.done():
             return False
         self._runner.cancel(request_id)
         self._wake.set()
         return True
-
-    # Weights.
 
     @property
     def version(self) -> int:
@@ -263,21 +194,21 @@ class AsyncExecutionEngine:
     async def update_weights(
         self, weights: Mapping[str, Any] | Callable[[Any], None], version: int | None = None
     ) -> int:
-        """Take new weights between two ticks.
+        """Load new weights between two ticks.
 
-        The prefix cache is flushed. Rollouts on their way keep their tokens, and go on under the
-        new weights as soon as keys and values of these tokens are computed anew.
+        The prefix cache is flushed. Running rollouts keep their tokens, and go on with the new
+        weights as soon as keys and values of these tokens are computed again.
 
         Args:
             weights: A state dict, or a function that changes the module that it is given.
-            version: Of these weights; above all before. By default the next number.
+            version: Version of these weights, above all before. By default the next number.
 
         Returns:
             The version.
 
         Raises:
-            ArgumentError: The version is not above the one before, or weights do not fit, in which
-                case the old ones stay.
+            ArgumentError: If the version is not above the one before, or weights do not fit; the
+                old ones are kept.
         """
         number = self._asked_version + 1 if version is None else int(version)
         if number <= self._asked_version:
@@ -286,39 +217,37 @@ class AsyncExecutionEngine:
             )
         loop = self._start()
         self._asked_version = number
-        told: asyncio.Future[None] = loop.create_future()
+        loaded: asyncio.Future[None] = loop.create_future()
 
         def settle(error: BaseException | None) -> None:
-            if told.done():
+            if loaded.done():
                 return
             if error is None:
-                told.set_result(None)
+                loaded.set_result(None)
             else:
-                told.set_exception(error)
+                loaded.set_exception(error)
 
         def done(error: BaseException | None) -> None:
-            # The loop may be gone by now, and with it whoever waits.
+            # The loop may be closed by now.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle, error)
 
-        self._updates.add(told)
+        self._updates.add(loaded)
         self._runner.update_weights(weights, number, done)
         self._wake.set()
         try:
-            await told
+            await loaded
         except Exception:
-            # What was refused has not used its number up.
+            # A refused version may be used again.
             if self._asked_version == number:
                 self._asked_version = self._runner.version
             raise
         finally:
-            self._updates.discard(told)
+            self._updates.discard(loaded)
         return number
 
-    # Numbers.
-
     def get_performance_metrics(self) -> dict[str, Any]:
-        """Counts since the start, as of the last tick; tokens per second are of time at work."""
+        """Return counts since the start, as of the last tick; seconds are those of ticks."""
         runner = self._runner
         counts = dict(runner.counts)
         cache = self.cache.get_cache_stats() if self.cache is not None else None
@@ -337,10 +266,8 @@ class AsyncExecutionEngine:
             "bandwidth": self.tracker.get_summary(),
         }
 
-    # Ends.
-
     def shutdown(self) -> None:
-        """End all rollouts and the worker. It waits for a tick that is running."""
+        """End all rollouts and the worker. Waits for the running tick."""
         if self._closed:
             return
         self._closed = True
@@ -352,7 +279,7 @@ class AsyncExecutionEngine:
         self._fail_all("shutdown", "the engine was shut down")
 
     async def aclose(self) -> None:
-        """Do what :meth:`shutdown` does without blocking the event loop."""
+        """Do the same as :meth:`shutdown` without blocking the event loop."""
         if self._closed:
             return
         self._closed = True
@@ -362,14 +289,6 @@ class AsyncExecutionEngine:
         if self._worker is not None:
             self._worker.shutdown(wait=True)
         self._fail_all("shutdown", "the engine was shut down")
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    # The rest is ours.
 
     def _read_model(self, model: Any) -> Any:
         if isinstance(model, CausalModel):
@@ -384,48 +303,12 @@ class AsyncExecutionEngine:
         if callable(getattr(model, "sample_action", None)):
             return model.to(self.device) if callable(getattr(model, "to", None)) else model
         raise ArgumentError(
-            "model is a CausalModel, a causal language model of transformers, or has "
+            "model must be a CausalModel, a causal language model of transformers, or have "
             f"sample_action(state, plan); got {type(model).__name__}"
         )
 
-    async def _submit(
-        self,
-        sequence: Any,
-        priority: float,
-        metadata: Mapping[str, Any] | None,
-        sampling: SamplingParams | None,
-        timeout: float | None,
-        callback: Callable[[RolloutResult], None] | None,
-        *,
-        return_kv: bool,
-    ) -> _Ticket:
-        loop = self._start()
-        request = RolloutRequest(
-            request_id=f"rollout-{next(self._names)}",
-            state_sequence=sequence,
-            priority=float(priority),
-            timestamp=time.monotonic(),
-            callback=callback,
-            metadata=dict(metadata or {}),
-            sampling=sampling or SamplingParams(),
-            timeout=self.config.timeout if timeout is None else float(timeout),
-            return_kv=return_kv,
-        )
-        if not request.timeout > 0:
-            raise ArgumentError(f"a timeout is above 0, not {timeout}")
-        if not math.isfinite(self.config.reward_weight * request.priority):
-            raise ArgumentError(f"a priority is a finite number, not {priority}")
-        check_reward(request.metadata)
-        rollout = self._read(request)
-        await self._take_room(request)
-        ticket = _Ticket(request, loop)
-        self._tickets[request.request_id] = ticket
-        self._runner.submit(rollout)
-        self._wake.set()
-        return ticket
-
     def _read(self, request: RolloutRequest) -> Rollout:
-        """Check that the model can take what was asked."""
+        """Check that the model can run a request, and make its rollout."""
         seed = self._seeds.getrandbits(63)
         if isinstance(self._runner, PolicyRunner):
             request.state_sequence = states = read_states(request.state_sequence)
@@ -434,7 +317,7 @@ class AsyncExecutionEngine:
         tokens = as_tokens(request.state_sequence)
         model = self.model
         if not tokens:
-            raise ArgumentError("a rollout needs a token to begin with")
+            raise ArgumentError("a rollout needs at least one token to start from")
         given = (*tokens, *request.sampling.forced)
         bad = next((t for t in given if not isinstance(t, int) or t < 0), None)
         largest = max((t for t in given if isinstance(t, int)), default=0)
@@ -454,64 +337,16 @@ class AsyncExecutionEngine:
             )
         return rollout
 
-    async def _take_room(self, request: RolloutRequest) -> None:
-        """Wait until one more may wait, and be counted; who came earlier goes first."""
-        if self._waiting < self.config.priority_queue_size and not self._room:
-            self._waiting += 1
-            return
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._room.append(place)
-        left = request.timestamp + request.timeout - time.monotonic()
-        try:
-            await asyncio.wait_for(place, max(left, 0.0))
-        except asyncio.TimeoutError:
-            with contextlib.suppress(ValueError):
-                self._room.remove(place)
-            if place.done() and not place.cancelled():
-                # It came at the last moment; somebody else may have it.
-                self._waiting -= 1
-                self._make_room()
-            raise WaitTimeoutError(
-                f"{self._waiting} rollouts wait already, and after {request.timeout:g} seconds "
-                "there was no room for another one"
-            ) from None
-        except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
-                self._waiting -= 1
-                self._make_room()
-            raise
-        if self._closed:
-            self._waiting -= 1
-            raise ClosedError("the engine was shut down")
-
-    def _make_room(self) -> None:
-        """Let in as many as there is room for."""
-        free = self.config.priority_queue_size - self._waiting
-        while free > 0 and self._room:
-            place = self._room.popleft()
-            if not place.done():
-                place.set_result(None)
-                # Counted here, so that nobody slips in before it runs.
-                self._waiting += 1
-                free -= 1
-
-    def _ticket(self, request_id: str) -> _Ticket:
-        ticket = self._tickets.get(request_id)
-        if ticket is None:
-            raise ArgumentError(f"there is no rollout {request_id!r}, or its result was taken")
-        return ticket
-
     def _start(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
-        if self._closed:
-            raise ClosedError("the engine was shut down")
+        self._check_open()
         if self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():
                 raise ArgumentError("an engine is used from one event loop at a time")
             self._loop, self._wake, self._pumping = loop, asyncio.Event(), None
-            for name in self._tickets:
+            for name in self._handles:
                 self._runner.cancel(name)
-            self._tickets.clear()
+            self._handles.clear()
             self._room.clear()
             self._waiting = 0
         if self._worker is None:
@@ -530,68 +365,54 @@ class AsyncExecutionEngine:
                 self._dispatch(await loop.run_in_executor(worker, self._runner.step))
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # nobody awaits this task; who awaits is told
+        except Exception as error:  # rollouts end with it; this task is not awaited
             self._closed = True
             self._fail_all("error", f"{type(error).__name__}: {error}")
 
     def _dispatch(self, brought: list[Progress]) -> None:
         for progress in brought:
-            ticket = self._tickets.get(progress.request_id)
-            if ticket is None:
+            handle = self._handles.get(progress.request_id)
+            if handle is None:
                 continue
             over = progress.result is not None
-            if not ticket.admitted and (progress.admitted or over):
-                ticket.admitted = True
+            if not handle.admitted and (progress.admitted or over):
+                handle.admitted = True
                 self._waiting -= 1
-            ticket.tokens.extend(progress.tokens)
+            handle.tokens.extend(progress.tokens)
             if progress.result is not None:
-                self._settle(ticket, progress.result)
-            if ticket.readers:
-                ticket.tell()
+                self._settle(handle, progress.result)
+            else:
+                handle.notify()
         self._make_room()
 
-    def _settle(self, ticket: _Ticket, result: RolloutResult) -> None:
-        if ticket.result.done():
+    def _settle(self, handle: _Handle, result: RolloutResult) -> None:
+        if handle.result.done():
             return
-        ticket.result.set_result(result)
-        name = ticket.request.request_id
-        self._ended.append(name)
-        while len(self._ended) > self.config.max_results:
-            self._tickets.pop(self._ended.popleft(), None)
-        if ticket.request.callback is not None:
+        super()._settle(handle, result)
+        if handle.request.callback is not None:
             try:
-                ticket.request.callback(result)
-            except Exception as error:  # a caller's fault must not stop others
-                loop = ticket.result.get_loop()
-                loop.call_exception_handler(
-                    {"message": f"the callback of {name} failed", "exception": error}
+                handle.request.callback(result)
+            except Exception as error:  # an error of one caller must not stop others
+                message = f"the callback of {handle.request_id} failed"
+                handle.result.get_loop().call_exception_handler(
+                    {"message": message, "exception": error}
                 )
 
     def _fail_all(self, reason: str, error: str) -> None:
         if self._loop is None or self._loop.is_closed():
-            self._tickets.clear()
+            self._handles.clear()
             return
-        for ticket in list(self._tickets.values()):
-            if not ticket.result.done():
-                name = ticket.request.request_id
-                failed = RolloutResult(
-                    name,
-                    success=False,
-                    error=error,
-                    finish_reason=reason,
-                    metadata=ticket.request.metadata,
-                    tokens=[token.token for token in ticket.tokens],
-                    logprobs=[token.logprob for token in ticket.tokens],
-                    versions=[token.version for token in ticket.tokens],
-                    tokens_generated=len(ticket.tokens),
-                )
-                self._settle(ticket, failed)
-                ticket.tell()
-        while self._room:
-            place = self._room.popleft()
-            if not place.done():
-                self._waiting += 1
-                place.set_result(None)
-        for told in self._updates:
-            if not told.done():
-                told.set_exception(ClosedError(error))
+        for handle in list(self._handles.values()):
+            failed = RolloutResult(
+                handle.request_id,
+                success=False,
+                error=error,
+                finish_reason=reason,
+                metadata=handle.request.metadata,
+            )
+            failed.add(handle.tokens)
+            self._settle(handle, failed)
+        self._make_room(for_all=True)
+        for loading in self._updates:
+            if not loading.done():
+                loading.set_exception(ClosedError(error))

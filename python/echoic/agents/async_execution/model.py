@@ -1,13 +1,12 @@
-"""What an engine needs of a language model: one forward pass over tokens of many sequences.
+"""The interface of language models for an engine: one forward pass over tokens of many sequences.
 
-The tokens of a tick are laid end to end: [T] ids, [T] positions. Layers that look at one token at a
-time do them all at once. Attention is the batch's: a model gives it queries, keys and values of all
-tokens, and :meth:`PagedBatch.attend` writes keys and values to their pages, reads those of each
-sequence, and returns what was seen. So a model knows nothing of pages or scheduling.
+The tokens of a tick are laid end to end: [T] ids, [T] positions. The batch computes attention: a
+model passes it queries, keys and values of all tokens, and :meth:`PagedBatch.attend` writes keys
+and values to their pages, reads those of each sequence, and returns the result. So a model does not
+depend on pages or scheduling.
 
-:class:`TinyTransformer` is a small model of the Llama family of our own, for tests and for agents
-whose language is tiny. It has two ways to the same logits: over whole sequences, which gradients go
-through, and over pages.
+:class:`TinyTransformer` is a small model of the Llama family, for tests and for agents whose
+language is tiny. It computes the same logits over whole sequences, with gradients, and over pages.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class KVShape:
-    """What a model keeps of each token: ``2 * layers`` planes with rows [kv_heads, head_dim]."""
+    """Keys and values of each token: ``2 * layers`` planes with rows [kv_heads, head_dim]."""
 
     layers: int
     kv_heads: int
@@ -50,7 +49,7 @@ class KVShape:
     dtype: Any = torch.float32
 
     def planes(self) -> list[tuple[tuple[int, ...], Any]]:
-        """Keys of layer 0, values of layer 0, keys of layer 1, ..."""
+        """Return shape and dtype of each plane: keys and values of layer 0, of layer 1, ..."""
         return [((self.kv_heads, self.head_dim), self.dtype)] * (2 * self.layers)
 
 
@@ -70,7 +69,7 @@ class Span:
 
 
 class PagedBatch:
-    """Tokens of a tick, and where their keys and values are.
+    """Tokens of a tick, and the pages of their keys and values.
 
     Attributes:
         tokens: Ids, [T].
@@ -92,8 +91,8 @@ class PagedBatch:
         self.ends = torch.from_numpy(bounds[1:] - 1).to(device)
         self._written = torch.from_numpy(written).to(device)
 
-        # Spans of one token differ only in how far they look back, so that padding them to one
-        # shape makes their attention one call. Longer ones have a call each.
+        # Spans of one token differ only in how many tokens they attend to: padded to one shape,
+        # their attention is one call. Longer ones have a call each.
         ones = [i for i, n in enumerate(lengths) if n == 1]
         self._ones: Any = None
         if ones:
@@ -103,7 +102,7 @@ class PagedBatch:
             for row, i in enumerate(ones):
                 count = len(spans[i].pages)
                 pages[row, :count] = spans[i].pages
-                # Its own page: a weight of 0 does not silence what is not a number in another's.
+                # Its own page: a weight of 0 would not hide a NaN in another's.
                 pages[row, count:] = spans[i].pages[0]
                 seen[row, :count] = True
             rows = torch.from_numpy(bounds[ones]).to(device)
@@ -119,14 +118,14 @@ class PagedBatch:
                 self._pieces.append((int(bounds[i]), int(bounds[i + 1]), pages, mask))
 
     def attend(self, layer: int, query: Any, key: Any, value: Any, scale: float) -> Any:
-        """Attention of every token to those before it in its own sequence, and itself.
+        """Compute attention of every token to those before it in its own sequence, and itself.
 
         Args:
-            layer: Which layer; each is called once in a forward pass.
+            layer: Number of the layer; each is called once in a forward pass.
             query: [T, heads, head_dim].
             key: [T, kv_heads, head_dim], already rotated if the model does that.
             value: [T, kv_heads, head_dim].
-            scale: What products of queries and keys are multiplied by.
+            scale: Factor of the products of queries and keys.
 
         Returns:
             [T, heads, head_dim].
@@ -170,10 +169,10 @@ class CausalModel(ABC):
     """A language model that an engine can run.
 
     Attributes:
-        shape: What it keeps of each token.
+        shape: Keys and values of each token.
         vocab_size: Ids go from 0 to below this.
         max_length: Most tokens of a sequence.
-        device: Where its weights are.
+        device: Device of the weights.
     """
 
     shape: KVShape
@@ -183,22 +182,21 @@ class CausalModel(ABC):
 
     @abstractmethod
     def forward_paged(self, batch: PagedBatch) -> Any:
-        """Logits after the last token of each span, [spans, vocab_size]."""
+        """Return logits after the last token of each span, [spans, vocab_size]."""
 
     @abstractmethod
     def load_weights(self, weights: Mapping[str, Any] | Callable[[Any], None]) -> None:
-        """Take new weights: a state dict, or a function that changes the module it is given."""
+        """Load new weights: a state dict, or a function that changes the module it is given."""
 
 
 def check_weights(module: Any, weights: Mapping[str, Any] | Callable[[Any], None]) -> None:
-    """Bring ``weights`` into ``module``.
+    """Load ``weights`` into ``module``.
 
-    A state dict is checked before anything changes: it has all names of the module and no others,
-    and shapes that fit. A function is called with the module; what it has changed when it raises
-    stays changed.
+    A state dict is checked before anything changes: it needs all names of the module and no others,
+    and the same shapes. A function is called with the module; its changes stay if it raises.
 
     Raises:
-        ArgumentError: A name is missing or unknown, or a shape does not fit.
+        ArgumentError: If a name is missing or unknown, or a shape does not fit.
     """
     with torch.no_grad():
         if callable(weights):
@@ -234,11 +232,11 @@ class TinyConfig:
     def __post_init__(self) -> None:
         for name in ("vocab_size", "dim", "layers", "heads", "kv_heads", "hidden", "max_length"):
             if getattr(self, name) < 1:
-                raise ArgumentError(f"{name} is at least 1, not {getattr(self, name)}")
+                raise ArgumentError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.dim % (2 * self.heads) or self.heads % self.kv_heads:
             raise ArgumentError(
-                f"dim ({self.dim}) is a multiple of twice the heads ({self.heads}), and they are "
-                f"of kv_heads ({self.kv_heads})"
+                f"dim ({self.dim}) must be a multiple of twice the heads ({self.heads}), and heads "
+                f"a multiple of kv_heads ({self.kv_heads})"
             )
 
 
@@ -267,7 +265,7 @@ class _Block(nn.Module):
         self.down = nn.Linear(config.hidden, config.dim, bias=False)
 
     def project(self, x: Any, cos: Any, sin: Any) -> tuple[Any, Any, Any]:
-        """Queries, keys and values, each [..., heads, head_dim]; the first two are rotated."""
+        """Return queries, keys and values, [..., heads, head_dim]; the first two are rotated."""
         x = self.norm(x)
         query = self.query(x).unflatten(-1, (self.heads, -1))
         key = self.key(x).unflatten(-1, (self.kv_heads, -1))
@@ -275,7 +273,7 @@ class _Block(nn.Module):
         return _rotate(query, cos, sin), _rotate(key, cos, sin), value
 
     def finish(self, x: Any, seen: Any) -> Any:
-        """What comes after attention."""
+        """Apply what follows attention."""
         x = x + self.out(seen.flatten(-2))
         y = self.feed_norm(x)
         return x + self.down(functional.silu(self.gate(y)) * self.up(y))
@@ -317,7 +315,7 @@ class TinyTransformer(nn.Module, CausalModel):
         self.max_length = config.max_length
 
     def forward(self, tokens: Any) -> Any:
-        """Logits after each token of ``tokens``, [batch, length] -> [batch, length, vocab]."""
+        """Return logits after each token, [batch, length] -> [batch, length, vocab]."""
         cos, sin = self._angles(torch.arange(tokens.shape[1], device=tokens.device))
         x = self.embed(tokens)
         for block in self.blocks:
@@ -332,7 +330,7 @@ class TinyTransformer(nn.Module, CausalModel):
         return self.norm(x) @ self.embed.weight.T
 
     def forward_paged(self, batch: PagedBatch) -> Any:
-        """Logits after the last token of each span."""
+        """Return logits after the last token of each span."""
         cos, sin = self._angles(batch.positions)
         x = self.embed(batch.tokens)
         for layer, block in enumerate(self.blocks):
@@ -341,7 +339,7 @@ class TinyTransformer(nn.Module, CausalModel):
         return self.norm(x[batch.ends]) @ self.embed.weight.T
 
     def load_weights(self, weights: Mapping[str, Any] | Callable[[Any], None]) -> None:
-        """Take new weights between two ticks."""
+        """Load new weights between two ticks."""
         check_weights(self, weights)
 
     def _angles(self, positions: Any) -> tuple[Any, Any]:

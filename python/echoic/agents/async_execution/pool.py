@@ -1,12 +1,12 @@
 """Pages for keys and values, each for one token in all layers.
 
-A pool has a fixed number of pages for its whole life. What is in them lies in *planes*:
-tensors with a row for each page, two for each layer of a model (keys and values). A page is a
-number, so whoever holds pages holds an array of numbers, and reading a sequence is one gather.
+A pool has a fixed number of pages. Their contents are in *planes*: tensors with a row for each
+page, two for each layer of a model (keys and values). A page is a number, so pages are an array of
+numbers, and reading a sequence is one gather.
 
-Pages of one token let sequences share exactly the tokens that they have in common, with no copy of
-a half-filled page. What larger pages buy, shorter tables for kernels that walk them, has no use
-here: we gather.
+Pages of one token let sequences share exactly the tokens that they have in common, without copying
+a half-filled page. Larger pages make shorter tables for kernels that walk them; here rows are
+gathered.
 
 Invariants:
 
@@ -44,16 +44,16 @@ class PagePool:
     (4, 256)
 
     Args:
-        capacity: How many pages.
+        capacity: Number of pages.
         planes: For each plane the shape and the dtype of a row.
-        device: Where the planes are.
+        device: Device of the planes.
     """
 
     def __init__(
         self, capacity: int, planes: Sequence[tuple[tuple[int, ...], Any]], device: Any
     ) -> None:
         self.capacity = capacity
-        # Pages are written before they are read; memory that no page used yet is not touched.
+        # Pages are written before they are read; unused memory is not touched.
         self.planes = [
             torch.empty((capacity, *shape), dtype=dtype, device=device) for shape, dtype in planes
         ]
@@ -70,10 +70,10 @@ class PagePool:
         """Take ``count`` pages, to be filled by the weights of ``version``.
 
         Raises:
-            ArgumentError: Fewer are free. None was taken.
+            ArgumentError: If fewer are free. None was taken.
         """
         if count > self.free:
-            raise ArgumentError(f"{count} pages were asked for, and {self.free} are free")
+            raise ArgumentError(f"{count} pages were requested, and {self.free} are free")
         self.free -= count
         pages = self._stack[self.free : self.free + count].copy()
         self.versions[pages] = version
@@ -83,7 +83,7 @@ class PagePool:
         """Free ``pages``.
 
         Raises:
-            ArgumentError: One of them is free already, which would give it to two takers.
+            ArgumentError: If one of them is free already.
         """
         if len(pages) == 0:
             return
@@ -94,6 +94,6 @@ class PagePool:
         self.free += len(pages)
 
     def read(self, pages: NDArray[np.int64]) -> list[Any]:
-        """Copy what is in ``pages``, plane by plane."""
+        """Return copies of ``pages``, plane by plane."""
         rows = torch.from_numpy(pages)
         return [plane[rows.to(plane.device)] for plane in self.planes]

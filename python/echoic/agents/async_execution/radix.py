@@ -1,12 +1,12 @@
-"""Which prefixes are cached, and in which pages: a radix tree on tokens.
+"""A radix tree on tokens: which prefixes are cached, and in which pages.
 
-A path from the root spells a sequence of tokens; each node has a piece of it and a page for
-each of its tokens. A sequence that leaves a piece in its middle splits the node there. Whoever uses
-a prefix pins its last node, which pins all nodes above. A leaf that nobody pins can be evicted, the
-longest unused first and from its end, since a prefix is of use without what followed it.
+A path from the root spells a sequence of tokens; each node has a piece of it and a page for each of
+its tokens. A sequence that leaves a piece in its middle splits the node there. The user of a prefix
+pins its last node, which pins all nodes above. A leaf without pins can be evicted, the longest
+unused first and from its end, since a prefix is useful without what followed it.
 
-Tokens are compared, never their hashes, so there is no collision to be silent about. A token is
-anything that can be hashed: the id of a language model's token, or the bytes of a row of states.
+Tokens are compared, not their hashes, so there are no collisions. A token is any hashable value:
+the id of a language model's token, or the bytes of a row of states.
 
 Invariants:
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 __all__ = ["Node", "RadixTree", "common"]
 
 _NOTHING: NDArray[np.int64] = np.empty(0, np.int64)
-# Old entries of the heap are dropped when there are so many times more of them than nodes.
+# Old entries of the heap are dropped when it has this many times more entries than nodes.
 _SLACK = 4
 
 
 def common(one: tuple[Hashable, ...], other: tuple[Hashable, ...]) -> int:
-    """How many tokens two sequences have in common from their start.
+    """Return how many tokens two sequences have in common from their start.
 
     >>> common((1, 2, 3), (1, 2, 4, 5))
     2
@@ -45,7 +45,7 @@ def common(one: tuple[Hashable, ...], other: tuple[Hashable, ...]) -> int:
     end = min(len(one), len(other))
     if one[:end] == other[:end]:
         return end
-    # Halves are compared in C, which beats a loop over tokens by far.
+    # Halves are compared in C, which is much faster than a loop over tokens.
     start = 0
     while end - start > 1:
         middle = (start + end) // 2
@@ -102,7 +102,7 @@ class RadixTree:
         return self._clock
 
     def match(self, tokens: tuple[Hashable, ...]) -> tuple[Node, NDArray[np.int64]]:
-        """Find the longest cached prefix of ``tokens``; its last node, and its pages.
+        """Return the last node and the pages of the longest cached prefix of ``tokens``.
 
         A node whose piece is left in its middle is split, so that the prefix ends with a node.
         """
@@ -120,11 +120,10 @@ class RadixTree:
             pages.append(child.pages)
             done += same
             node = child
-            # A child that was split off ends here: what follows in the tree differs.
         return node, np.concatenate(pages) if pages else _NOTHING
 
     def length(self, tokens: tuple[Hashable, ...]) -> int:
-        """How many tokens of ``tokens`` are cached, without counting as a use."""
+        """Return how many of ``tokens`` are cached, without counting as a use."""
         node, done = self.root, 0
         while done < len(tokens):
             child = node.children.get(tokens[done])
@@ -140,11 +139,11 @@ class RadixTree:
     def insert(
         self, tokens: tuple[Hashable, ...], pages: NDArray[np.int64]
     ) -> tuple[int, Node, NDArray[np.int64]]:
-        """Cache ``tokens`` in ``pages``; the tree takes those it did not have the tokens of.
+        """Cache ``tokens`` in ``pages``; the tree takes the pages of tokens that it did not have.
 
         Returns:
-            How many tokens it had already, the last node, and the pages that the tree has for
-            ``tokens``. The caller still owns ``pages`` up to that count.
+            The number of tokens it had, the last node, and the tree's pages of ``tokens``. The
+            caller still owns ``pages`` up to that number.
         """
         node, known = self.match(tokens)
         had = len(known)
@@ -181,9 +180,9 @@ class RadixTree:
             current = current.parent
 
     def evict(self, count: int, unused_since: int | None = None) -> NDArray[np.int64]:
-        """Give up ``count`` tokens, or as many as can be; returns their pages.
+        """Evict ``count`` tokens, or as many as possible; return their pages.
 
-        With ``unused_since``, only what was last used before that count of the clock.
+        With ``unused_since``, only those last used before that count of the clock.
         """
         freed: list[NDArray[np.int64]] = []
         while count > 0 and self._idle:
@@ -209,7 +208,7 @@ class RadixTree:
         return np.concatenate(freed) if freed else _NOTHING
 
     def clear(self) -> NDArray[np.int64]:
-        """Forget everything; returns the pages. Nothing may be pinned."""
+        """Forget everything and return the pages. Nothing may be pinned."""
         pages = [node.pages for node in self]
         self.root.children.clear()
         self._idle.clear()
@@ -224,7 +223,7 @@ class RadixTree:
             yield node
 
     def _split(self, node: Node, at: int) -> Node:
-        """Put a new node above ``node`` that has the first ``at`` tokens of its piece.
+        """Insert a node above ``node`` with the first ``at`` tokens of its piece.
 
         The lower one stays the same object, so that pins on it hold.
         """
@@ -248,7 +247,7 @@ class RadixTree:
         self._retire(parent)
 
     def _retire(self, node: Node) -> None:
-        """Note that ``node`` may be evicted, if it may."""
+        """Queue ``node`` for eviction, if it may be evicted."""
         if node.pins or node.children or node.parent is None:
             return
         self._entries += 1

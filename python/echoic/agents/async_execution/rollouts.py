@@ -1,7 +1,7 @@
-"""How tokens are drawn, and a rollout on its way: what was asked for and what came of it.
+"""Rollouts: their requests, tokens and results, and how tokens are drawn.
 
-Each rollout has random numbers of its own, so that what it draws depends on its seed and its
-logits, and not on what else is in the batch.
+Each rollout has its own random numbers, so that what it draws depends on its seed and its logits,
+and not on the rest of the batch.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class SamplingParams:
     True
 
     Attributes:
-        max_new_tokens: It ends after so many.
+        max_new_tokens: Most tokens that are drawn.
         temperature: Logits are divided by it; 0 takes the likeliest token.
-        top_p: Only the likeliest tokens that together have this probability are drawn from.
-        stop: It ends after one of these tokens, which is part of it.
-        seed: Of its random numbers; None takes one from the engine's.
-        forced: Tokens that are taken first, whatever the model would draw: their log-probabilities
-            are what an answer is worth that somebody else wrote. ``stop`` does not look at them.
+        top_p: Only the likeliest tokens that together have this probability are drawn.
+        stop: The rollout ends after one of these tokens, which is part of it.
+        seed: Seed of its random numbers; None takes one from the engine's.
+        forced: Tokens that are taken first instead of drawn, to get the log-probabilities of a
+            given answer. ``stop`` does not apply to them.
     """
 
     max_new_tokens: int = 16
@@ -91,13 +91,13 @@ def draw(
     Args:
         logits: [rows, vocab].
         params: Of each row.
-        chances: For each row a random number from 0 to below 1; greedy rows do not look at it.
-        forced: For each row the token that is taken instead, if one is; empty where none is.
+        chances: For each row a random number from 0 to below 1; not used for greedy rows.
+        forced: For each row the token that is taken instead, or None; empty: all are drawn.
 
     Returns:
         Tokens, and the logarithm of the probability of each under ``softmax(logits /
-        temperature)``, where greedy rows have temperature 1. What ``top_p`` cuts off does not
-        change it: it is what a learner computes from the same logits.
+        temperature)``, where greedy rows have temperature 1. ``top_p`` does not change it, so
+        that it equals what a learner computes from the same logits.
     """
     logits = logits.float()
     device = logits.device
@@ -119,7 +119,7 @@ def draw(
             likely = torch.where((before < limit) | (limit >= 1), likely, 0.0)
         sums = likely.cumsum(-1)
         picks = torch.searchsorted(sums, (chance * sums[:, -1])[:, None], right=True)
-        # Rounding could point behind the last token that has a probability.
+        # Rounding could point behind the last token with a probability.
         last = (likely > 0).long().cumsum(-1).argmax(-1, keepdim=True)
         picks = torch.minimum(picks, last)
         if order is not None:
@@ -134,18 +134,18 @@ def draw(
 
 @dataclass
 class RolloutRequest:
-    """What was asked for.
+    """A request for a rollout.
 
     Attributes:
-        request_id: Names the rollout.
+        request_id: Name of the rollout.
         state_sequence: Token ids, or states, a row each.
         priority: Its worth; see ``LatencyScheduler``.
         timestamp: When it was submitted, in seconds of ``time.monotonic``.
         callback: Called with the result, on the thread of the event loop.
-        metadata: The caller's; it comes back with the result. An engine reads ``reward`` (for its
-            tracker of bandwidth) and, for policies over vectors, ``plan``.
+        metadata: Returned with the result. An engine reads ``reward`` (for its tracker of
+            bandwidth) and, for policies over vectors, ``plan``.
         sampling: How tokens are drawn.
-        timeout: Seconds from submission until it is given up.
+        timeout: Seconds from submission until it is stopped.
         return_kv: Whether the result has a copy of its keys and values.
     """
 
@@ -170,29 +170,28 @@ class RolloutToken(NamedTuple):
 
 @dataclass
 class RolloutResult:
-    """What came of a rollout.
+    """The result of a rollout.
 
     Attributes:
-        request_id: Names the rollout.
-        success: Whether it came to its own end. What was drawn before a failure is here all the
-            same.
+        request_id: Name of the rollout.
+        success: Whether it ended by itself. Tokens drawn before a failure are included.
         kv_cache: With ``return_kv`` a copy of keys and values, [2 * layers, tokens, kv_heads,
             head_dim], of all tokens but the last drawn one.
         execution_time: Seconds from admission to the end.
-        tokens_generated: How many tokens were drawn; one, the action, of a policy over vectors.
+        tokens_generated: Number of tokens drawn; 1, the action, for a policy over vectors.
         error: Why it failed.
-        metadata: The caller's.
-        tokens: What was drawn.
+        metadata: That of the request.
+        tokens: The tokens drawn.
         logprobs: Of each token; see ``echoic.agents.async_execution.rollouts.draw``.
         versions: For each token the version of the weights that drew it.
         finish_reason: ``"stop"``, ``"length"``, ``"action"``, ``"cancelled"``, ``"timeout"``,
             ``"error"`` or ``"shutdown"``.
-        prompt_tokens: Tokens, or rows, that were given.
-        reused_tokens: How many of those were in the cache when it was first admitted; None if a
-            server does not say.
+        prompt_tokens: Tokens, or rows, of the request.
+        reused_tokens: Number of those in the cache when it was first admitted; None if a server
+            does not report it.
         queue_time: Seconds from submission to admission.
-        action: Of a policy over vectors.
-        text: Of a server elsewhere; engines here know tokens only.
+        action: Action of a policy over vectors.
+        text: Text of a server's answer; local engines return tokens only.
     """
 
     request_id: str
@@ -212,17 +211,24 @@ class RolloutResult:
     action: Any = None
     text: str = ""
 
+    def add(self, drawn: Sequence[RolloutToken]) -> None:
+        """Set the tokens that were drawn."""
+        self.tokens_generated = len(drawn)
+        self.tokens = [token.token for token in drawn]
+        self.logprobs = [token.logprob for token in drawn]
+        self.versions = [token.version for token in drawn]
+
 
 def check_reward(metadata: Mapping[str, Any]) -> None:
-    """Refuse a ``reward`` that a tracker can't count while the fault is still the caller's."""
+    """Raise an ``ArgumentError`` if ``reward`` is not a finite number, which a tracker needs."""
     reward = metadata.get("reward", 0.0)
     if not isinstance(reward, numbers.Real) or not math.isfinite(reward):
-        raise ArgumentError(f"a reward in metadata is a finite number, not {reward!r}")
+        raise ArgumentError(f"a reward in metadata must be a finite number, not {reward!r}")
 
 
 @dataclass
 class Progress:
-    """What a tick brought one rollout. ``result`` is there when it has ended."""
+    """What a tick brought one rollout; ``result`` is set when it has ended."""
 
     request_id: str
     admitted: bool = False
@@ -231,7 +237,7 @@ class Progress:
 
 
 class Rollout:
-    """What a worker knows of a rollout.
+    """The worker's state of a rollout.
 
     ``pages[:shared]`` are the tree's, pinned through ``node``; ``pages[shared:filled]`` are its
     own. Keys and values of ``tokens[:filled]`` are in ``pages[:filled]``.
@@ -250,7 +256,7 @@ class Rollout:
         self.pages: NDArray[np.int64] = np.empty(0, np.int64)
         self.filled = 0
         self.shared = 0
-        # Of this stay in the batch: what it began behind, for accounts.
+        # Tokens that it reused when it was last started, for accounts.
         self.began = 0
         self.published = False
         self._seed = request.sampling.seed if request.sampling.seed is not None else seed
@@ -263,7 +269,7 @@ class Rollout:
 
     @property
     def forced(self) -> int | None:
-        """The next token, if it is not drawn but given."""
+        """The next token, if it is given and not drawn."""
         given, place = self.sampling.forced, len(self.drawn)
         return given[place] if place < len(given) else None
 
@@ -277,20 +283,18 @@ class Rollout:
         return self._random.random()
 
     def result(self, now: float, reason: str, error: str | None = None) -> RolloutResult:
-        """Say what came of it."""
+        """Make the result."""
         began = now if self.admitted is None else self.admitted
-        return RolloutResult(
+        result = RolloutResult(
             request_id=self.request.request_id,
             success=error is None,
             execution_time=now - began,
-            tokens_generated=len(self.drawn),
             error=error,
             metadata=self.request.metadata,
-            tokens=[token.token for token in self.drawn],
-            logprobs=[token.logprob for token in self.drawn],
-            versions=[token.version for token in self.drawn],
             finish_reason=reason,
             prompt_tokens=self.prompt,
             reused_tokens=self.reused,
             queue_time=began - self.request.timestamp,
         )
+        result.add(self.drawn)
+        return result

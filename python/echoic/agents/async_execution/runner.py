@@ -1,13 +1,13 @@
-"""What happens between two ticks, whatever the model, and the ticks of policies over vectors.
+"""Runners: what happens between two ticks for any model, and the ticks of policies over vectors.
 
-A runner belongs to one thread. Others give it orders (:meth:`Runner.submit`, :meth:`Runner.cancel`,
-:meth:`Runner.update_weights`), which only append to a queue; the runner carries them out when its
-next tick begins. What a tick brought is returned by it.
+A runner belongs to one thread. Other threads give it orders (:meth:`Runner.submit`,
+:meth:`Runner.cancel`, :meth:`Runner.update_weights`), which only append to a queue; the runner
+executes them when its next tick starts. :meth:`Runner.step` returns the progress of a tick.
 
-A policy over vectors, as :class:`echoic.agents.PolicyNetwork` is, maps a state and a plan to an
+A policy over vectors, such as :class:`echoic.agents.PolicyNetwork`, maps a state and a plan to an
 action. A rollout of it is one decision: ``state_sequence`` is [rows, state_dim], the action is that
 for the last row, and the plan is ``metadata["plan"]``, or zeros. Such a policy has no keys and
-values of earlier rows to share: ``reused_tokens`` is 0 and ``kv_cache`` is None.
+values to share: ``reused_tokens`` is 0 and ``kv_cache`` is None.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Runner(ABC):
 
     Args:
         config: Bounds and weights.
-        tracker: Is told of every rollout's measured tokens.
+        tracker: Records every rollout's measured tokens.
         clock: Seconds; the clock of the requests' ``timestamp``.
     """
 
@@ -55,19 +55,13 @@ class Runner(ABC):
         self.version = 0
         self.scheduler = LatencyScheduler(config, clock=clock)
         self.rollouts: dict[str, Rollout] = {}
-        self.counts: dict[str, int] = {
-            "submitted": 0,
-            "completed": 0,
-            "failed": 0,
-            "cancelled": 0,
-            "timed_out": 0,
-            "ticks": 0,
-            "forwards": 0,
-            "forward_tokens": 0,
-            "prompt_tokens": 0,
-            "generated_tokens": 0,
-            "updates": 0,
-        }
+        self.counts = dict.fromkeys(
+            (
+                *("submitted", "completed", "failed", "cancelled", "timed_out", "ticks"),
+                *("forwards", "forward_tokens", "prompt_tokens", "generated_tokens", "updates"),
+            ),
+            0,
+        )
         self.busy_seconds = 0.0
         # Made at the end of a tick, for other threads to read.
         self.snapshot: dict[str, Any] = {"queue": self.scheduler.get_queue_stats(), "active": 0}
@@ -79,10 +73,8 @@ class Runner(ABC):
         """Whether a tick would have something to do."""
         return bool(self._orders or self.rollouts)
 
-    # Any thread.
-
     def submit(self, rollout: Rollout) -> None:
-        """Let ``rollout`` wait for its turn."""
+        """Queue a rollout."""
         self._orders.append(lambda: self._enter(rollout))
 
     def cancel(self, request_id: str, reason: str = "cancelled") -> None:
@@ -95,7 +87,7 @@ class Runner(ABC):
         version: int,
         done: Callable[[BaseException | None], None],
     ) -> None:
-        """Take new weights before the next tick; ``done`` is told how it went."""
+        """Load new weights before the next tick; ``done`` gets the error, or None."""
         self._orders.append(lambda: self._update(weights, version, done))
 
     # The thread of the runner.
@@ -123,18 +115,18 @@ class Runner(ABC):
 
     @abstractmethod
     def _tick(self) -> None:
-        """Bring rollouts forward."""
+        """Advance rollouts."""
 
     @abstractmethod
     def _release(self, rollout: Rollout, *, keep: bool) -> None:
-        """Take ``rollout`` out of what runs. ``keep`` says that what it computed is sound."""
+        """Remove a rollout. With ``keep``, its keys and values may be cached."""
 
     @abstractmethod
     def _load(self, weights: Mapping[str, Any] | Callable[[Any], None], version: int) -> None:
-        """Take new weights; a failure must leave the old ones in use."""
+        """Load new weights; on an error the old ones stay in use."""
 
     def _reusable(self, rollout: Rollout) -> int:
-        """How many tokens of a new rollout are cached."""
+        """Return how many tokens of a new rollout are cached."""
         del rollout
         return 0
 
@@ -170,7 +162,7 @@ class Runner(ABC):
         return result
 
     def _copy(self, rollout: Rollout) -> Any:
-        """Copy keys and values of a rollout; None where there are none."""
+        """Copy keys and values of a rollout; None without any."""
         del rollout
 
     def _update(
@@ -181,7 +173,7 @@ class Runner(ABC):
     ) -> None:
         try:
             self._load(weights, version)
-        except Exception as error:  # the caller of update_weights raises it
+        except Exception as error:  # update_weights raises it
             done(error)
             return
         self.version = version
@@ -193,12 +185,12 @@ def read_states(sequence: Any) -> Any:
     """Read [rows, state_dim] as a tensor of floats.
 
     Raises:
-        ArgumentError: It has another shape, or no row.
+        ArgumentError: If it has another shape, or no row.
     """
     states = torch.as_tensor(sequence).detach()
     if states.ndim != 2 or states.shape[0] == 0:
         raise ArgumentError(
-            "a policy over vectors takes [rows, state_dim] with a row at least; got shape "
+            "a policy over vectors takes [rows, state_dim] with at least one row; got shape "
             f"{tuple(states.shape)}"
         )
     return states.float()
@@ -220,10 +212,10 @@ class PolicyRunner(Runner):
         self.device = device
 
     def plan(self, request: RolloutRequest) -> Any:
-        """The plan of a request, [latent_dim].
+        """Return the plan of a request, [latent_dim].
 
         Raises:
-            ArgumentError: It has none, and the policy does not say of what length one of zeros is.
+            ArgumentError: If it has no plan, and the policy no ``latent_dim``.
         """
         given = request.metadata.get("plan")
         if given is not None:
@@ -247,7 +239,7 @@ class PolicyRunner(Runner):
             self.counts["prompt_tokens"] += rollout.prompt
             self._note(request.request_id).admitted = True
             chosen.append(rollout)
-        # Policies take one shape at a time; rollouts of one engine rarely have two.
+        # Policies take one shape at a time.
         groups: dict[tuple[int, int], list[tuple[Rollout, Any, Any]]] = {}
         for rollout in chosen:
             state = rollout.request.state_sequence[-1]
@@ -272,7 +264,7 @@ class PolicyRunner(Runner):
                     f"sample_action was given {len(group)} states, and returned {len(actions)} "
                     f"actions and {len(logprobs)} log-probabilities"
                 )
-        except Exception as error:  # it is the rollouts' result, and others go on
+        except Exception as error:  # the result of these rollouts; others go on
             for rollout, _, _ in group:
                 self.counts["failed"] += 1
                 self._end(rollout, "error", f"{type(error).__name__}: {error}")

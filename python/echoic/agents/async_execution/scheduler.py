@@ -1,18 +1,18 @@
-"""Who is admitted next: a heap of waiting rollouts.
+"""The order of admission: a heap of waiting rollouts.
 
 A rollout's score is
 
     r / (w_b * b_eff + w_q * q + eps) * (1 + latency_weight * waited),
 
-where r is ``reward_weight`` times its priority, made positive as ``BandwidthAwareScheduler`` says,
-b_eff the cost of what the cache lacks of its tokens, and q the longest time that anybody is waiting
+where r is ``reward_weight`` times its priority, made positive as in ``BandwidthAwareScheduler``,
+b_eff the cost of its tokens that are not cached, and q the longest time that any rollout is waiting
 now, in measured seconds. So q is one number for all: the slower the queue, the less costs count
-against rewards. (Each one's own time there would put who waits longer behind, and turn the order of
-equals around.)
+against rewards. (With each rollout's own time, longer waiting would lower the score.)
 
-Nobody starves. The factor grows with waiting, so that one whose quotient is k times larger can
-overtake only for (k - 1) / latency_weight seconds; and who has waited for half of the config's
-``timeout`` goes before all who have not. Equal scores go in the order of arrival.
+No rollout starves. The factor grows with waiting, so that a rollout whose quotient is k times
+larger can overtake only for (k - 1) / latency_weight seconds; and rollouts that have waited for
+half of the config's ``timeout`` are admitted before all others. Equal scores keep the order of
+arrival.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 __all__ = ["LatencyScheduler", "Waiting"]
 
-# Seconds for which an order may be kept while time passes. Rollouts last longer.
+# Seconds for which an order is kept while time passes. Rollouts take longer.
 _FRESH = 0.02
 
 
 @dataclass
 class Waiting:
-    """A rollout that waits, its number in the order of arrival, and its key in the heap."""
+    """A waiting rollout, its number in the order of arrival, and its key in the heap."""
 
     request: RolloutRequest
     number: int
@@ -98,19 +98,19 @@ class LatencyScheduler:
     def add_request(
         self, request: RolloutRequest, seq_len: int | None = None, reuse_len: int = 0
     ) -> None:
-        """Let ``request`` wait.
+        """Add a request.
 
         Args:
-            request: What waits.
-            seq_len: Its tokens; by default those of its ``state_sequence``.
-            reuse_len: How many of them are cached.
+            request: The request.
+            seq_len: Number of its tokens; by default that of its ``state_sequence``.
+            reuse_len: Number of these that are cached.
         """
         length = len(as_tokens(request.state_sequence)) if seq_len is None else seq_len
         self._waiting[request.request_id] = Waiting(request, next(self._numbers), length, reuse_len)
         self._ordered = float("-inf")
 
     def get_next_request(self) -> RolloutRequest | None:
-        """Take the one with the highest score; None if nobody waits."""
+        """Take the request with the highest score; None if none is waiting."""
         entry = self.take()
         if entry is None:
             return None
@@ -118,7 +118,7 @@ class LatencyScheduler:
         return entry.request
 
     def take(self) -> Waiting | None:
-        """Take the one with the highest score; it is either counted or put back."""
+        """Take the rollout with the highest score, to be counted or put back."""
         now = self._clock()
         if now - self._ordered > _FRESH:
             self._order(now)
@@ -132,33 +132,29 @@ class LatencyScheduler:
         return None
 
     def put_back(self, entry: Waiting) -> None:
-        """Let what was taken wait on in its place."""
+        """Put a rollout that was taken back in its place."""
         self._waiting[entry.request.request_id] = entry
         heapq.heappush(self._heap, (entry.key, entry.number, entry))
 
     def count(self, entry: Waiting) -> None:
-        """Count what was taken as admitted."""
+        """Count a rollout that was taken as admitted."""
         waited = max(0.0, self._clock() - entry.request.timestamp)
         self._admitted += 1
         self._waited += waited
         self._longest = max(self._longest, waited)
 
     def remove(self, request_id: str) -> bool:
-        """Forget one that waits; returns whether it did."""
+        """Remove a waiting rollout; return whether it was waiting."""
         return self._waiting.pop(request_id, None) is not None
 
     def refresh(self, reuse: Callable[[RolloutRequest], int]) -> None:
-        """Ask anew how many tokens of each are cached."""
+        """Update how many tokens of each rollout are cached."""
         for entry in self._waiting.values():
             entry.reuse_len = reuse(entry.request)
         self._ordered = float("-inf")
 
-    def requests(self) -> list[RolloutRequest]:
-        """All that wait, in the order of arrival."""
-        return [entry.request for entry in self._waiting.values()]
-
     def get_queue_stats(self) -> dict[str, Any]:
-        """How many wait, and for how many seconds they did: measured, of those that are through."""
+        """Return the size of the queue, and the measured seconds of waiting of those admitted."""
         now = self._clock()
         oldest = [now - entry.request.timestamp for entry in self._waiting.values()]
         return {

@@ -1,14 +1,13 @@
-"""Causal language models of the transformers library, on our pages.
+"""Causal language models of the transformers library, with keys and values in pages.
 
-The library lets others compute attention: a function, registered by name, gets the queries, keys
-and values of a layer. Ours hands them to the tick's batch, which knows the pages. All else is the
-library's own code and the model's own weights, so any decoder works whose attention is the usual
-one and goes through that registry: Llama (SmolLM2 is one), Qwen2, Qwen3 and Mistral without sliding
-windows are tested. Models with sliding windows, soft-capped logits or sinks in attention, and those
-that keep something else than keys and values, are refused with a message that says so.
+The library looks up attention functions by name. The one here passes the queries, keys and values
+of a layer to the tick's batch, which knows the pages. All else is the library's own code, so any
+decoder works whose attention is the usual one and uses that registry: Llama (SmolLM2 is one),
+Qwen2, Qwen3 and Mistral without sliding windows are tested. Models with sliding windows,
+soft-capped logits or sinks in attention, and those that keep something else than keys and values,
+raise an ``ArgumentError``.
 
-A wrapped model computes as before when others call it: without a batch of ours, attention is the
-library's ``sdpa``.
+Without a batch of the engine, attention of a wrapped model is the library's ``sdpa``.
 
 Importing this module imports transformers.
 """
@@ -43,7 +42,7 @@ def _attention(
     dropout: float = 0.0,
     **arguments: Any,
 ) -> tuple[Any, Any]:
-    """Attention of a layer: [1, heads, T, head_dim] of queries, likewise keys and values."""
+    """Compute attention of a layer, from queries, keys and values [1, heads, T, head_dim]."""
     batch: PagedBatch | None = arguments.pop("echoic_batch", None)
     if batch is None:
         seen: tuple[Any, Any] = sdpa_attention_forward(
@@ -71,27 +70,27 @@ AttentionMaskInterface.register(_NAME, sdpa_mask)
 class TransformersModel(CausalModel):
     """A causal language model of transformers that an engine can run.
 
-    The model is used as it is, not copied, and is told to compute attention our way.
+    The model is not copied; its attention implementation is replaced.
 
     Args:
-        model: Of a class ``...ForCausalLM``, where it is and in its dtype.
+        model: Of a class ``...ForCausalLM``; its device and dtype are kept.
 
     Raises:
-        ArgumentError: Its attention is of a kind that pages of keys and values do not serve.
+        ArgumentError: If its attention does not work with pages of keys and values.
     """
 
     def __init__(self, model: Any) -> None:
         config = model.config
         name = type(model).__name__
         if not getattr(model, "_supports_attention_backend", False):
-            raise ArgumentError(f"{name} does not let others compute its attention")
+            raise ArgumentError(f"{name} does not support other attention implementations")
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
         if kinds != {"full_attention"}:
             raise ArgumentError(f"{name} has layers of {sorted(kinds)}; only full_attention works")
         if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
             raise ArgumentError(
-                f"{name} looks back {config.sliding_window} tokens only; sliding windows do not "
-                "work here"
+                f"{name} has a sliding window of {config.sliding_window} tokens, which is not "
+                "supported"
             )
         heads = config.num_attention_heads
         self.model = model.eval()
@@ -105,14 +104,13 @@ class TransformersModel(CausalModel):
             head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
             dtype=model.dtype,
         )
-        # Prepared masks are taken as they are, which spares making one of [T, T]; ours is in
-        # the batch.
+        # A prepared mask keeps the library from making one of [T, T]; the batch has its own.
         self._no_mask = torch.zeros((1, 1, 1, 1), dtype=torch.bool, device=self.device)
 
     def forward_paged(self, batch: PagedBatch) -> Any:
-        """Logits after the last token of each span."""
+        """Return logits after the last token of each span."""
         if self.model.training:
-            raise ArgumentError("the model is in training mode, in which dropout is drawn")
+            raise ArgumentError("the model is in training mode, in which dropout is active")
         return self.model(
             input_ids=batch.tokens[None],
             position_ids=batch.positions[None],
@@ -123,5 +121,5 @@ class TransformersModel(CausalModel):
         ).logits[0]
 
     def load_weights(self, weights: Mapping[str, Any] | Callable[[Any], None]) -> None:
-        """Take new weights between two ticks."""
+        """Load new weights between two ticks."""
         check_weights(self.model, weights)

@@ -1,7 +1,7 @@
-"""Language models that agents speak through: one interface, local or at a vendor's.
+"""Language models of agents: one interface, local or at a vendor's.
 
-A name is imported from its module when it is first asked for: the interface, prices and the
-registry need nothing, a local model needs torch and transformers, a hosted one httpx.
+A name is imported from its module when it is first used: a local model needs torch and
+transformers, a hosted one httpx; the interface, prices and the registry need neither.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""What a backbone is: a language model that answers, and says what that used.
+"""The interface of backbones: language models that answer, and report what that used.
 
-One interface for a model on this machine and for one at a vendor's. They can't do the same things:
-:class:`Capabilities` says which, and what a backbone can't do raises
-:class:`~echoic.errors.BackboneError`; nothing is emulated in silence. :func:`with_plan`
-gives a plan in words.
+It is the same for a local model and for one at a vendor's. :class:`Capabilities` says what each can
+do; anything else raises :class:`~echoic.errors.BackboneError`, and nothing is emulated.
+:func:`with_plan` puts a plan into words.
 
 Invariant: the :class:`~echoic.agents.episodes.Usage` of an answer is what the backend counted. A
-server that does not count is an error, since what it cost would be a guess.
+server that does not count is an error, since the cost would be a guess.
 """
 
 from __future__ import annotations
@@ -49,18 +48,18 @@ class Message:
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
-            raise ArgumentError(f"a role is one of {', '.join(ROLES)}, not {self.role!r}")
+            raise ArgumentError(f"a role must be one of {', '.join(ROLES)}, not {self.role!r}")
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How an answer is drawn, and what ends it; one that makes no sense can't be made.
+    """How an answer is drawn, and what ends it.
 
     Attributes:
-        max_tokens: The answer ends after so many.
+        max_tokens: Most tokens of the answer.
         temperature: 0 takes the likeliest tokens.
         stop: The answer ends before any of these texts.
-        seed: Of what is drawn, where ``capabilities.seed``; elsewhere it has no effect.
+        seed: Seed of the draw, with ``capabilities.seed``; otherwise it has no effect.
     """
 
     max_tokens: int = 256
@@ -72,9 +71,11 @@ class Sampling:
         if self.max_tokens < 1:
             raise ArgumentError(f"max_tokens must be at least 1, not {self.max_tokens}")
         if not 0 <= self.temperature < math.inf:
-            raise ArgumentError(f"temperature is finite and not below 0, not {self.temperature}")
+            raise ArgumentError(
+                f"temperature must be finite and not below 0, not {self.temperature}"
+            )
         if isinstance(self.stop, str) or not all(isinstance(one, str) and one for one in self.stop):
-            raise ArgumentError("stop is a sequence of texts, none of them empty")
+            raise ArgumentError("stop must be a sequence of texts, none of them empty")
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,11 @@ class Completion:
     """An answer.
 
     Attributes:
-        text: Without the stop text that ended it.
-        tokens: Their ids, where the backend tells them.
-        log_probs: Of each token under the distribution that it was drawn from, where the backend
-            tells them.
-        usage: What the backend counted.
+        text: The answer without the stop text that ended it.
+        tokens: Token ids, if the backend returns them.
+        log_probs: Of each token under the distribution that it was drawn from, if the backend
+            returns them.
+        usage: The backend's counts.
         finish: ``"stop"``, ``"length"``, or ``"filtered"`` if a vendor withheld the answer.
     """
 
@@ -99,12 +100,12 @@ class Completion:
 
 @dataclass(frozen=True)
 class Scores:
-    """What a model makes of answers that it is given.
+    """The likelihood of given answers.
 
     Attributes:
-        log_probs: The logarithm of the probability of each answer as a whole, its end included.
-        tokens: How many tokens each has, its end included.
-        usage: What the backend counted. Answers are read, not said: they are in ``tokens_in``.
+        log_probs: The logarithm of the probability of each whole answer, its end included.
+        tokens: Number of tokens of each, its end included.
+        usage: The backend's counts; the answers are in ``tokens_in``.
     """
 
     log_probs: tuple[float, ...]
@@ -117,14 +118,14 @@ class Capabilities:
     """What a backbone can do beside chatting.
 
     Attributes:
-        complete: Go on with a bare text.
-        log_probs: Tell log-probabilities of what it said.
-        tokens: Tell the ids of what it said.
-        seed: Say the same again for the same seed.
-        kv: Keys and values of prefixes are ours: shared between requests, and emptied when weights
+        complete: Continue a bare text.
+        log_probs: Return log-probabilities of answers.
+        tokens: Return token ids of answers.
+        seed: Return the same answer for the same seed.
+        kv: Keys and values of prefixes are shared between requests, and flushed when weights
             change. Elsewhere there is at most a count of cached tokens.
-        gradients: Its weights are here and can be trained.
-        score: Tell how likely given answers are.
+        gradients: The weights are local and can be trained.
+        score: Return the likelihood of given answers.
     """
 
     complete: bool = False
@@ -139,11 +140,10 @@ class Capabilities:
 class Backbone(ABC):
     """A language model, used by many tasks of one event loop at a time.
 
-    Those who use it call :meth:`chat` and :meth:`complete`, which check what they are given. One
-    kind of model is a subclass with :meth:`answer`, and with :meth:`go_on` if it takes bare texts.
+    Callers use :meth:`chat` and :meth:`complete`, which check their arguments. A subclass has
+    :meth:`answer`, and :meth:`go_on` if it takes bare texts.
 
-    :meth:`aclose` comes before the loop's end; in another loop it can be used again, where it is at
-    a vendor's.
+    Call :meth:`aclose` before the loop's end. A hosted backbone can be used again in another loop.
     """
 
     #: For reports.
@@ -162,16 +162,16 @@ class Backbone(ABC):
         """Answer a chat.
 
         Args:
-            messages: At most one of the system, which comes first; then those of the user and the
+            messages: At most one of the system, which is the first; then those of the user and the
                 assistant. The last one is the user's.
-            max_tokens: The answer ends after so many.
+            max_tokens: See :class:`Sampling` for this and the arguments below.
             temperature: 0 takes the likeliest tokens.
             stop: The answer ends before any of these texts.
-            seed: Of what is drawn, where ``capabilities.seed``; elsewhere it has no effect.
+            seed: Seed of the draw.
 
         Raises:
-            ArgumentError: No backend would take that; nothing was sent.
-            BackboneError: There was no answer, for the reason it names.
+            ArgumentError: If an argument is not valid. Nothing was sent.
+            BackboneError: If there was no answer, with the reason.
         """
         check_messages(messages)
         return await self.answer(messages, Sampling(max_tokens, temperature, stop, seed))
@@ -185,42 +185,42 @@ class Backbone(ABC):
         stop: Sequence[str] = (),
         seed: int | None = None,
     ) -> Completion:
-        """Go on with a text; like :meth:`chat` otherwise."""
+        """Continue a text; like :meth:`chat` otherwise."""
         self.needs("complete")
         return await self.go_on(prompt, Sampling(max_tokens, temperature, stop, seed))
 
     @abstractmethod
     async def answer(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
-        """What :meth:`chat` gives, of messages that are in order."""
+        """Answer a chat whose messages were checked."""
 
     async def go_on(self, prompt: str, sampling: Sampling) -> Completion:
-        """What :meth:`complete` gives; of a backend with ``capabilities.complete``."""
+        """Continue a text, with ``capabilities.complete``."""
         raise NotImplementedError
 
     async def score(
         self, messages: Sequence[Message], answers: Sequence[str], *, begin: str = ""
     ) -> Scores:
-        """Tell how likely each of some answers to a chat is, its end included.
+        """Return the likelihood of each of some answers to a chat, their ends included.
 
         Args:
             messages: As those of :meth:`chat`.
-            answers: What might be said next.
-            begin: What the assistant has said already.
+            answers: Possible answers.
+            begin: Text that the assistant's answer starts with.
 
         Raises:
-            BackboneError: The backend can't, or failed.
+            BackboneError: If the backend failed, or lacks ``capabilities.score``.
         """
         del messages, answers, begin
         self.needs("score")
         raise NotImplementedError
 
     def needs(self, capability: str) -> None:
-        """Raise a BackboneError if it lacks a capability, by the field's name."""
+        """Raise a BackboneError if it lacks a capability, named by its field."""
         if not getattr(self.capabilities, capability):
             raise BackboneError(f"{self.name} has no {capability}: this backend can't do that")
 
     async def aclose(self) -> None:  # noqa: B027 - some hold nothing
-        """Give back connections and memory. What is under way fails."""
+        """Release connections and memory. Requests under way fail."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -230,26 +230,26 @@ class Backbone(ABC):
 
 
 def check_messages(messages: Sequence[Message]) -> None:
-    """Refuse a chat that no backend would take, before anything is sent."""
+    """Check the messages of a chat before anything is sent."""
     if not messages:
-        raise ArgumentError("a chat has at least one message")
+        raise ArgumentError("a chat needs at least one message")
     if any(message.role == "system" for message in messages[1:]):
-        raise ArgumentError("a message of the system comes first, and there is one at most")
+        raise ArgumentError("only the first message may be of the system")
     if messages[-1].role != "user":
-        raise ArgumentError(f"the last message is the user's, not the {messages[-1].role}'s")
+        raise ArgumentError(f"the last message must be the user's, not the {messages[-1].role}'s")
 
 
 def with_plan(messages: Sequence[Message], plan: str) -> list[Message]:
-    r"""Say a plan in words, for a backbone that takes no vectors.
+    r"""Append a plan in words to the last message, for a backbone that takes no vectors.
 
-    It stands at the end of the last message, behind all that requests have in common: a plan that
-    changes must not make a server forget what it has computed.
+    It comes after all that requests have in common, so that a changed plan does not invalidate a
+    server's prefix cache.
 
     >>> with_plan([Message("user", "A door.")], "find the key")[-1].text
     'A door.\n\nPlan: find the key'
     """
     if not messages:
-        raise ArgumentError("a chat has at least one message")
+        raise ArgumentError("a chat needs at least one message")
     if not plan.strip():
         return list(messages)
     last = messages[-1]
@@ -257,20 +257,19 @@ def with_plan(messages: Sequence[Message], plan: str) -> list[Message]:
 
 
 def earliest(text: str, stop: Sequence[str]) -> int | None:
-    """Where the first of these texts begins, if one of them is there."""
+    """Return where the first of these texts starts, or None without any."""
     places = [place for one in stop if (place := text.find(one)) >= 0]
     return min(places, default=None)
 
 
 def whole(number: Any, what: str) -> int:
-    """A count that a server told.
+    """Return a count that a server reported.
 
     Raises:
-        BackboneError: It is none.
+        BackboneError: If it is not a whole number >= 0.
     """
-    if isinstance(number, bool) or not isinstance(number, (int, float)):
-        raise BackboneError(f"the server told {number!r} as {what}, which is no count")
-    # JSON has numbers that are infinite here.
-    if not 0 <= number < math.inf or number != int(number):
-        raise BackboneError(f"the server told {number!r} as {what}, which is no count")
+    is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+    # JSON numbers may be infinite here.
+    if not is_number or not 0 <= number < math.inf or number != int(number):
+        raise BackboneError(f"expected a whole number as {what} of the server, got {number!r}")
     return int(number)

@@ -5,9 +5,10 @@
   the seed ``random_seed``: arguments of the constructor name such fields. Cached tokens are
   ``usage.prompt_tokens_details.cached_tokens``, or DeepSeek's ``usage.prompt_cache_hit_tokens``.
 - :class:`AnthropicBackbone`: it takes no seed and returns no log-probabilities. Its
-  ``input_tokens`` leave out what was read from the cache and written to it; ours include both.
-- :class:`GeminiBackbone`: thoughts are counted apart there and paid as output; our ``tokens_out``
-  has both. An answer that was withheld is a completion that is ``"filtered"``.
+  ``input_tokens`` exclude tokens that were read from the cache or written to it; here ``tokens_in``
+  includes both.
+- :class:`GeminiBackbone`: thoughts are counted separately there and paid as output; here
+  ``tokens_out`` has both. An answer that was withheld is a completion that is ``"filtered"``.
 
 A server that reports no cached tokens gives ``tokens_cached=None``, which is not 0.
 """
@@ -49,7 +50,7 @@ _GEMINI_FINISHES = {"STOP": "stop", "MAX_TOKENS": "length"}
 
 
 class Settings(TypedDict, total=False):
-    """Arguments that every wire format hands on to :class:`HostedBackbone`, described there."""
+    """Arguments that every wire format passes to :class:`HostedBackbone`, described there."""
 
     name: str | None
     price: Price | str | None
@@ -58,9 +59,9 @@ class Settings(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Counted:
-    """Tokens as a vendor told them; ``tokens_in`` includes those cached and written.
+    """Tokens as a vendor reports them; ``tokens_in`` includes those cached and written.
 
-    ``tokens_cached`` is None where the vendor says nothing of a cache.
+    ``tokens_cached`` is None where the vendor does not report it.
     """
 
     tokens_in: int
@@ -69,26 +70,26 @@ class Counted:
     tokens_written: int = 0
 
     def check(self, url: str) -> None:
-        """Refuse parts that are more than the whole."""
+        """Raise a ``BackboneError`` if parts are more than the whole."""
         cached = self.tokens_cached or 0
         if cached + self.tokens_written > self.tokens_in:
             raise BackboneError(
-                f"{url} told {cached} tokens from its cache and {self.tokens_written} "
-                f"put into it, of {self.tokens_in} in all"
+                f"{url} reported {cached} tokens read from its cache and {self.tokens_written} "
+                f"written to it, of {self.tokens_in} in all"
             )
 
 
 class HostedBackbone(Backbone):
-    """A model behind a vendor's API. A wire format is what a subclass knows.
+    """A model behind a vendor's API. Subclasses have the wire formats.
 
     Args:
-        model: Its name at the vendor's.
-        url: Where the API is.
-        headers: Of every request.
-        key: What is kept out of errors.
-        name: For reports; by default the model's.
-        price: By default that of ``echoic.agents.backbones.prices``; None says that it is not
-            known, and costs are ``nan``.
+        model: The vendor's name of the model.
+        url: Root of the API.
+        headers: Headers of every request.
+        key: Key, which is hidden in errors.
+        name: Name in reports; by default the model's.
+        price: By default that of ``echoic.agents.backbones.prices``; None: not known, and costs
+            are ``nan``.
         http: Bounds.
     """
 
@@ -129,11 +130,11 @@ class HostedBackbone(Backbone):
 
     @abstractmethod
     def _counted(self, answer: Mapping[str, Any]) -> Counted:
-        """What the vendor counted."""
+        """Return the vendor's counts."""
 
     @abstractmethod
     def _read(self, answer: Mapping[str, Any], usage: Usage) -> Completion:
-        """What was said."""
+        """Return the answer."""
 
     async def _ask(self, path: str, body: Mapping[str, Any]) -> Completion:
         answer = await self.client.post(path, body)
@@ -148,7 +149,7 @@ class HostedBackbone(Backbone):
                 prices.cost(
                     self.price,
                     tokens_in=counted.tokens_in,
-                    # Untold, all are paid as new ones: a bill can only be lower.
+                    # If unknown, all count as new: the bill can only be lower.
                     tokens_cached=counted.tokens_cached or 0,
                     tokens_out=counted.tokens_out,
                     tokens_written=counted.tokens_written,
@@ -167,14 +168,14 @@ class HostedBackbone(Backbone):
             ) from None
         if not completion.text and completion.finish == "length":
             raise _failed(
-                f"{self.name} said nothing: all {usage.tokens_out} tokens went into thinking, or "
+                f"{self.name} returned no text: all {usage.tokens_out} tokens were thoughts, or "
                 "none were left for an answer; raise max_tokens",
                 usage,
             )
         return completion
 
     def _counts(self, answer: Mapping[str, Any], field: str) -> Any:
-        """The part of an answer that counts tokens."""
+        """Return the part of an answer with the counts of tokens."""
         usage = answer.get(field)
         if not usage:
             raise BackboneError(f"{self.client.url} did not count tokens, so its cost is unknown")
@@ -186,16 +187,15 @@ class OpenAIBackbone(HostedBackbone):
 
     Args:
         model: Its name there.
-        key: Shown as a bearer token; None where a server wants none.
+        key: The bearer token; None for a server without keys.
         url: The API's root, with its ``/v1``.
-        log_probs: Whether to ask for them; not all servers know them.
-        completions: Whether the server has ``/completions`` for bare texts, as vLLM, SGLang and
-            llama.cpp have.
-        seed_field: What the request calls the seed; None if the server takes none.
-        limit_field: What it calls the most tokens of an answer.
+        log_probs: Whether to request log-probabilities; not all servers have them.
+        completions: Whether the server has ``/completions`` for bare texts, such as vLLM, SGLang
+            and llama.cpp.
+        seed_field: Name of the seed in a request; None if the server takes none.
+        limit_field: Name of the most tokens of an answer.
         extra: More fields of every request.
-        **settings: ``name``, ``price`` and ``http`` of
-            :class:`HostedBackbone`.
+        **settings: ``name``, ``price`` and ``http`` of :class:`HostedBackbone`.
     """
 
     def __init__(
@@ -221,11 +221,11 @@ class OpenAIBackbone(HostedBackbone):
         self._extra = dict(extra or {})
 
     async def go_on(self, prompt: str, sampling: Sampling) -> Completion:
-        """Go on with a text."""
+        """Continue a text."""
         body = self._body(sampling) | {"prompt": prompt}
         if self.capabilities.log_probs:
             body["logprobs"] = 1
-        # The older format has the older name for everybody.
+        # The older format has the older name on all servers.
         body["max_tokens"] = body.pop(self._limit_field)
         return await self._ask("/completions", body)
 
@@ -253,24 +253,24 @@ class OpenAIBackbone(HostedBackbone):
 
     def _counted(self, answer: Mapping[str, Any]) -> Counted:
         usage = self._counts(answer, "usage")
-        told = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-        if told is None:
-            told = usage.get("prompt_cache_hit_tokens")
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        if cached is None:
+            cached = usage.get("prompt_cache_hit_tokens")
         return Counted(
             whole(usage["prompt_tokens"], "prompt_tokens"),
-            None if told is None else whole(told, "cached_tokens"),
+            None if cached is None else whole(cached, "cached_tokens"),
             whole(usage["completion_tokens"], "completion_tokens"),
         )
 
     def _read(self, answer: Mapping[str, Any], usage: Usage) -> Completion:
         choice = answer["choices"][0]
-        # A message's content is None where all tokens went into thinking.
+        # A message's content is None if all tokens were used for thinking.
         text = choice["text"] if "text" in choice else choice["message"].get("content") or ""
         log_probs = None
         if self.capabilities.log_probs:
             log_probs = _log_probs(choice.get("logprobs"))
             if log_probs is None:
-                raise BackboneError(f"{self.client.url} was asked for log-probabilities, told none")
+                raise BackboneError(f"{self.client.url} returned no log-probabilities")
         return Completion(
             str(text),
             log_probs=log_probs,
@@ -284,12 +284,11 @@ class AnthropicBackbone(HostedBackbone):
 
     Args:
         model: Its name there.
-        key: Shown as ``x-api-key``.
+        key: Sent as ``x-api-key``.
         url: The API's root, without ``/v1``.
-        cache: Whether to ask that instructions and all messages but the last be cached. Prompts
-            below a vendor's least length are not, and say so in their counts.
-        **settings: ``name``, ``price`` and ``http`` of
-            :class:`HostedBackbone`.
+        cache: Whether to request caching of instructions and of all messages but the last. Prompts
+            below the vendor's least length are not cached, as their counts show.
+        **settings: ``name``, ``price`` and ``http`` of :class:`HostedBackbone`.
     """
 
     def __init__(
@@ -311,11 +310,10 @@ class AnthropicBackbone(HostedBackbone):
     ) -> tuple[str, dict[str, Any]]:
         if sampling.temperature > 1:
             raise ArgumentError(
-                f"temperature is at most 1 at Anthropic's, not {sampling.temperature}"
+                f"temperature must be at most 1 at Anthropic's, not {sampling.temperature}"
             )
-        # Stop texts of nothing but whitespace are refused there.
         if any(not text.strip() for text in sampling.stop):
-            raise ArgumentError("a stop text at Anthropic's has more than whitespace")
+            raise ArgumentError("a stop text at Anthropic's must have more than whitespace")
         chat = [message for message in messages if message.role != "system"]
         said = [{"role": one.role, "content": [_text(one.text)]} for one in chat]
         body: dict[str, Any] = {
@@ -329,7 +327,7 @@ class AnthropicBackbone(HostedBackbone):
         if messages[0].role == "system":
             body["system"] = [_text(messages[0].text)]
         if self._cache:
-            # A mark says: all up to here. The last message is new each time.
+            # A mark caches all up to its block. The last message is new each time.
             marked = [body["system"][-1]] if "system" in body else []
             marked += said[-2]["content"][-1:] if len(said) > 1 else []
             for block in marked:
@@ -339,8 +337,8 @@ class AnthropicBackbone(HostedBackbone):
     def _counted(self, answer: Mapping[str, Any]) -> Counted:
         usage = self._counts(answer, "usage")
         fresh = whole(usage["input_tokens"], "input_tokens")
-        told = usage.get("cache_read_input_tokens")
-        read = None if told is None else whole(told, "cache_read_input_tokens")
+        reported = usage.get("cache_read_input_tokens")
+        read = None if reported is None else whole(reported, "cache_read_input_tokens")
         written = whole(
             usage.get("cache_creation_input_tokens") or 0, "cache_creation_input_tokens"
         )
@@ -358,10 +356,9 @@ class GeminiBackbone(HostedBackbone):
 
     Args:
         model: Its name there.
-        key: Shown as ``x-goog-api-key``.
+        key: Sent as ``x-goog-api-key``.
         url: The API's root, with its version.
-        **settings: ``name``, ``price`` and ``http`` of
-            :class:`HostedBackbone`.
+        **settings: ``name``, ``price`` and ``http`` of :class:`HostedBackbone`.
     """
 
     def __init__(
@@ -403,7 +400,7 @@ class GeminiBackbone(HostedBackbone):
         usage = self._counts(answer, "usageMetadata")
         return Counted(
             whole(usage["promptTokenCount"], "promptTokenCount"),
-            # Left out where there were none, as all zeros are in this format.
+            # This format leaves zeros out.
             whole(usage.get("cachedContentTokenCount") or 0, "cachedContentTokenCount"),
             whole(usage.get("candidatesTokenCount") or 0, "candidatesTokenCount")
             + whole(usage.get("thoughtsTokenCount") or 0, "thoughtsTokenCount"),
@@ -420,20 +417,20 @@ class GeminiBackbone(HostedBackbone):
 
 
 def _failed(why: str, usage: Usage | None) -> BackboneError:
-    """An error that says what was used all the same."""
+    """Make an error with the usage of a failed call."""
     error = BackboneError(why)
     error.usage = usage
     return error
 
 
-def _log_probs(told: Any) -> tuple[float, ...] | None:
-    """Of chats and of bare texts, which have different forms."""
-    if not told:
+def _log_probs(given: Any) -> tuple[float, ...] | None:
+    """Return log-probabilities of chats or of bare texts, which have different forms."""
+    if not given:
         return None
-    if told.get("content") is not None:
-        return tuple(float(one["logprob"]) for one in told["content"])
-    if told.get("token_logprobs") is not None:
-        return tuple(math.nan if one is None else float(one) for one in told["token_logprobs"])
+    if given.get("content") is not None:
+        return tuple(float(one["logprob"]) for one in given["content"])
+    if given.get("token_logprobs") is not None:
+        return tuple(math.nan if one is None else float(one) for one in given["token_logprobs"])
     return None
 
 

@@ -1,15 +1,15 @@
-"""JSON over HTTP to servers that are busy, slow or gone at times: tries again, within bounds.
+"""JSON over HTTP with retries, within bounds.
 
-Every vendor's backbone speaks through a :class:`JsonClient`. We have thin clients of our own, one
-for a wire format, rather than the vendors' packages: those bring some eighty distributions, each
-tries again and counts in its own way, and what we need of them is one request and one answer.
+Every vendor's backbone uses a :class:`JsonClient`, with a thin class for each wire format, and not
+the vendors' packages: those bring some eighty distributions, each retries and counts in its own
+way, and only one request and one answer are needed.
 
-Bounds, all from :class:`HttpConfig`: requests under way, attempts, seconds of an attempt and of the
-whole call with its waiting, and bytes of an answer. What a vendor bills for an attempt that broke
-off is not known, and in no count.
+All bounds are from :class:`HttpConfig`: requests under way, attempts, seconds of an attempt and of
+the whole call with its waiting, and bytes of an answer. What a vendor bills for an attempt that
+broke off is not known, and not counted.
 
-Invariant: a key is in a header and nowhere else. No message of an error shows it, or a part of it.
-What a server said is cut only after the key is hidden.
+Invariant: a key is in a header only. No error message shows it, or a part of it: a server's text is
+cut only after the key is hidden.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class HttpConfig:
 
     Attributes:
         timeout: Seconds of a call in all: waiting, attempts and pauses.
-        attempt_timeout: Seconds of one attempt, from its beginning to the last byte.
-        attempts: How often a request is tried.
-        backoff: Seconds before the second attempt; it doubles with each, and half of it is drawn,
-            so that clients that failed together do not come back together.
-        max_backoff: The most seconds of a pause. A server that asks for more has failed.
-        max_concurrent: How many requests are under way at a time.
-        max_answer: Bytes of an answer.
-        seed: Of the drawn parts of pauses.
+        attempt_timeout: Seconds of one attempt, from its start to the last byte.
+        attempts: Most attempts of a request.
+        backoff: Seconds before the second attempt; doubled with each, and half of it is random, so
+            that clients that failed together do not retry together.
+        max_backoff: Most seconds of a pause. A server that asks for more has failed.
+        max_concurrent: Most requests under way at a time.
+        max_answer: Most bytes of an answer.
+        seed: Seed of the random parts of pauses.
     """
 
     timeout: float = 300.0
@@ -71,7 +71,7 @@ class HttpConfig:
 
 
 class _Loop:
-    """What belongs to one event loop."""
+    """The connections of one event loop."""
 
     def __init__(self, config: HttpConfig, headers: Mapping[str, str]) -> None:
         self.running = asyncio.get_running_loop()
@@ -91,12 +91,12 @@ class JsonClient:
     It is used from one event loop at a time; another may follow after :meth:`aclose`.
 
     Args:
-        url: Where the server is.
-        headers: Of every request.
+        url: Address of the server.
+        headers: Headers of every request.
         config: Bounds.
-        secret: What is kept out of errors; visible characters of ASCII, as a header takes them.
-        clock: Seconds that only grow.
-        sleep: Waits so many seconds.
+        secret: Text that is hidden in errors; visible characters of ASCII, as in a header.
+        clock: Monotonic clock in seconds.
+        sleep: Waits for a number of seconds.
     """
 
     def __init__(
@@ -110,9 +110,11 @@ class JsonClient:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         if not url.startswith(("http://", "https://")):
-            raise ArgumentError(f"a server's url begins with http:// or https://, unlike {url!r}")
+            raise ArgumentError(
+                f"a server's url must start with http:// or https://, unlike {url!r}"
+            )
         if secret is not None and not (secret.isascii() and secret.isprintable()):
-            # Which they are would show a part of it.
+            # Naming them would show a part of it.
             raise ArgumentError(
                 f"the key for {url} has characters that are not visible ASCII: was a line end or "
                 "something else copied with it?"
@@ -124,7 +126,7 @@ class JsonClient:
         self._clock = clock
         self._sleep = sleep
         self._random = random.Random(self.config.seed)
-        # Until when a server asked to be left alone; it binds all requests.
+        # Time until which the server asked for no requests.
         self._rest_until = -math.inf
         self._loop: _Loop | None = None
         self.retries = 0
@@ -133,11 +135,11 @@ class JsonClient:
         """Post a body and return the answer.
 
         Args:
-            path: Behind the url.
-            body: What becomes JSON.
+            path: Path after the url.
+            body: Body, sent as JSON.
 
         Raises:
-            BackboneError: The server refused, or did not answer within the bounds.
+            BackboneError: If the server refused, or did not answer within the bounds.
         """
         deadline = self._clock() + self.config.timeout
         here = self._here()
@@ -155,9 +157,9 @@ class JsonClient:
             here.places.release()
 
     def hide(self, text: str) -> str:
-        """The text without the key: servers like to repeat what they were shown."""
+        """Return a text without the key, which servers may repeat."""
         if self._secret:
-            # As it is, and as Python and JSON write it.
+            # As it is, and as Python and JSON escape it.
             forms = {self._secret, repr(self._secret)[1:-1], json.dumps(self._secret)[1:-1]}
             for form in sorted(forms, key=len, reverse=True):
                 text = text.replace(form, "[key]")
@@ -170,7 +172,7 @@ class JsonClient:
             await here.http.aclose()
 
     def _here(self) -> _Loop:
-        # Connections of a loop that is over can't even be closed properly.
+        # Connections of a closed loop can't be closed.
         if self._loop is None or self._loop.running is not asyncio.get_running_loop():
             if self._loop is not None and not self._loop.running.is_closed():
                 raise ArgumentError("a backbone is used from one event loop at a time")
@@ -195,18 +197,18 @@ class JsonClient:
             if attempt == self.config.attempts or over or pause > self.config.max_backoff:
                 raise BackboneError(
                     f"{self.url}{path}: {failure} (attempt {attempt} of {self.config.attempts}"
-                    + (f"; it asks for {pause:g} s of rest)" if failure.after else ")")
+                    + (f"; it asks to wait {pause:g} s)" if failure.after else ")")
                 )
             self.retries += 1
             await self._sleep(pause)
         raise BackboneError(f"{self.url}{path}: no attempt was made")
 
     async def _rest(self, deadline: float) -> None:
-        """Wait until the server's wish for rest is over."""
+        """Wait until the time for which the server asked for no requests has passed."""
         pause = self._rest_until - self._clock()
         if self._clock() + pause > deadline:
             raise BackboneError(
-                f"{self.url}: the server asks for {pause:.0f} s of rest, and a request may take "
+                f"{self.url}: the server asks to wait {pause:.0f} s, and a request may take "
                 f"{self.config.timeout:g} s in all"
             )
         if pause > 0:
@@ -236,7 +238,7 @@ class JsonClient:
             if isinstance(read, dict):
                 return read
         text = self.hide(body.decode(errors="replace"))[:_MAX_SHOWN]
-        raise BackboneError(f"{url} answered what is no JSON object: {text!r}")
+        raise BackboneError(f"{url} answered with no JSON object: {text!r}")
 
     def _pause(self, attempt: int, after: float | None) -> float:
         if after is not None:
@@ -246,7 +248,7 @@ class JsonClient:
 
 
 class _Again(Exception):
-    """An attempt failed; another one may not."""
+    """An attempt failed; another one may succeed."""
 
     def __init__(self, reason: str, after: float | None = None) -> None:
         super().__init__(reason)
@@ -254,7 +256,7 @@ class _Again(Exception):
 
 
 def retry_after(headers: httpx.Headers) -> float | None:
-    """Seconds that a server asks for: in thousandths, in seconds, or until a date."""
+    """Return the seconds that a server asks to wait: given as such, in thousandths or as a date."""
     said = headers.get("retry-after-ms")
     if said is not None:
         with contextlib.suppress(ValueError):

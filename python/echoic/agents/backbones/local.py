@@ -1,13 +1,13 @@
-"""A language model on this machine, through our engine.
+"""A local language model, run by the engine.
 
 Requests are batched, and a prefix that several have in common is computed once: ``tokens_cached``
-of a usage is what the engine counted. Ids and log-probabilities are those that were drawn, so that
-a learner can use them, and the weights are here to be trained: :attr:`LocalBackbone.model`, then
-:meth:`LocalBackbone.update_weights`, which empties the cache.
+of a usage is the engine's count. Ids and log-probabilities are those that were drawn, so that a
+learner can use them. To train, change the weights of :attr:`LocalBackbone.model`, then call
+:meth:`LocalBackbone.update_weights`, which flushes the cache.
 
-A stop text may end in the middle of a token, and is seen when its last token was drawn. The engine
-may draw one more until it hears of it; that one is in ``usage.tokens_out``, since it was computed,
-and not in ``tokens``.
+A stop text may end in the middle of a token, and is found when its last token was drawn. The engine
+may draw one more token before it is cancelled; that one is in ``usage.tokens_out``, since it was
+computed, and not in ``tokens``.
 
 Importing this module imports torch.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["LocalBackbone"]
 
 _CONFIG = ExecutionConfig(max_cache_size=8192, max_concurrent_rollouts=16, timeout=600.0)
-# Of UTF-8. A text of so many bytes has at most so many tokens.
+# A text has at most as many tokens as bytes in UTF-8.
 _BYTES = "utf-8"
 
 
@@ -50,10 +50,10 @@ class LocalBackbone(Backbone):
     Args:
         model: See :class:`~echoic.agents.async_execution.AsyncExecutionEngine`.
         tokenizer: With ``encode``, ``decode`` and, for chats, ``apply_chat_template``.
-        name: For reports.
-        config: Of the engine.
-        device: Where a model of transformers is put.
-        price: Of its tokens, for who pays for the machine; by default nothing.
+        name: Name in reports.
+        config: Settings of the engine.
+        device: Device of a model of transformers.
+        price: Price of its tokens; by default 0.
     """
 
     capabilities = Capabilities(
@@ -76,13 +76,13 @@ class LocalBackbone(Backbone):
         self.price = price
         self.engine = AsyncExecutionEngine(config or _CONFIG, model, device)
         self._ends = _end_tokens(model, tokenizer)
-        # What an answer of the assistant ends with: of several, the tokenizer's.
-        told = getattr(tokenizer, "eos_token_id", None)
-        self._end = told if isinstance(told, int) else next(iter(self._ends), None)
+        # The token that ends an answer: of several, the tokenizer's.
+        end = getattr(tokenizer, "eos_token_id", None)
+        self._end = end if isinstance(end, int) else next(iter(self._ends), None)
 
     @classmethod
     def smollm2(cls, device: Any = "auto", **settings: Any) -> LocalBackbone:
-        """SmolLM2-135M-Instruct; see ``echoic.agents.backbones.smollm2``."""
+        """Load SmolLM2-135M-Instruct; see ``echoic.agents.backbones.smollm2``."""
         from echoic.agents.backbones import smollm2
 
         model, tokenizer = smollm2.load(device)
@@ -96,16 +96,16 @@ class LocalBackbone(Backbone):
         return await self._drawn(self._prompt(messages), sampling)
 
     async def go_on(self, prompt: str, sampling: Sampling) -> Completion:
-        """Go on with a text."""
+        """Continue a text."""
         return await self._drawn(list(self.tokenizer.encode(prompt)), sampling)
 
     async def score(
         self, messages: Sequence[Message], answers: Sequence[str], *, begin: str = ""
     ) -> Scores:
-        """Tell how likely each of some answers is; what they have in common is computed once."""
+        """Return the likelihood of each answer; what they have in common is computed once."""
         check_messages(messages)
         if not answers or not all(answers):
-            raise ArgumentError("there is at least one answer to score, and none of them is empty")
+            raise ArgumentError("expected at least one answer to score, and no empty one")
         prompt = [*self._prompt(messages), *self._bare(begin)]
         end = () if self._end is None else (self._end,)
         given = [(*self._bare(answer), *end) for answer in answers]
@@ -118,21 +118,17 @@ class LocalBackbone(Backbone):
         for result in results:
             if not result.success:
                 raise BackboneError(f"{self.name}: {result.error or result.finish_reason}")
-        counted = {
-            "tokens_in": sum(one.prompt_tokens + one.tokens_generated for one in results),
-            "tokens_cached": sum(one.reused_tokens or 0 for one in results),
-            "tokens_out": 0,
-        }
+        tokens_in = sum(one.prompt_tokens + one.tokens_generated for one in results)
         return Scores(
             tuple(math.fsum(one.logprobs) for one in results),
             tuple(len(one) for one in given),
-            Usage(**counted, cost=cost(self.price, **counted), requests=1),
+            self._usage(tokens_in, sum(one.reused_tokens or 0 for one in results), 0),
         )
 
     async def update_weights(
         self, weights: Mapping[str, Any] | Callable[[Any], None], version: int | None = None
     ) -> int:
-        """Take new weights between two tokens; see the engine's method of this name."""
+        """Load new weights between two tokens; see the engine's method of this name."""
         return await self.engine.update_weights(weights, version)
 
     async def aclose(self) -> None:
@@ -152,7 +148,7 @@ class LocalBackbone(Backbone):
             kept, found = len(result.tokens), False
         else:
             result, kept, found = await self._until(prompt, params, stop)
-        # Cancelled by ourselves: by anybody else, it is no answer.
+        # Only if it was cancelled here: otherwise there is no answer.
         stopped = result.finish_reason == "cancelled" and found
         if not result.success and not stopped:
             raise BackboneError(f"{self.name}: {result.error or result.finish_reason}")
@@ -161,12 +157,9 @@ class LocalBackbone(Backbone):
         if (place := earliest(text, stop)) is not None:
             text = text[:place]
             stopped = True
-        counted = {
-            "tokens_in": result.prompt_tokens,
-            "tokens_cached": result.reused_tokens or 0,
-            "tokens_out": result.tokens_generated,
-        }
-        usage = Usage(**counted, cost=cost(self.price, **counted), requests=1)
+        usage = self._usage(
+            result.prompt_tokens, result.reused_tokens or 0, result.tokens_generated
+        )
         return Completion(
             text,
             tokens,
@@ -175,11 +168,15 @@ class LocalBackbone(Backbone):
             "stop" if stopped or result.finish_reason == "stop" else "length",
         )
 
+    def _usage(self, tokens_in: int, cached: int, out: int) -> Usage:
+        counted = {"tokens_in": tokens_in, "tokens_cached": cached, "tokens_out": out}
+        return Usage(**counted, cost=cost(self.price, **counted), requests=1)
+
     async def _until(
         self, prompt: list[int], sampling: SamplingParams, stop: Sequence[str]
     ) -> tuple[RolloutResult, int, bool]:
-        """Draw until a stop text is there; also how many tokens there were then, and if it is."""
-        # Of the last tokens these hold any stop text that the newest one has ended.
+        """Draw until a stop text; return also the number of tokens then, and whether it came."""
+        # Number of last tokens that hold any stop text which the newest one has ended.
         tail = max(len(text.encode(_BYTES)) for text in stop) + 8
         name = await self.engine.submit_rollout(prompt, sampling=sampling)
         drawn: list[int] = []
@@ -209,7 +206,7 @@ class LocalBackbone(Backbone):
         )
 
     def _bare(self, text: str) -> list[int]:
-        """Tokens of a text that goes on: without the one that some tokenizers begin with."""
+        """Return the tokens of a text without the start token of some tokenizers."""
         tokens = list(self.tokenizer.encode(text))
         begins = getattr(self.tokenizer, "bos_token_id", None)
         return tokens[1:] if begins is not None and tokens[:1] == [begins] else tokens
@@ -219,12 +216,12 @@ class LocalBackbone(Backbone):
 
 
 def _end_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """The tokens that end an answer, as the model and the tokenizer say."""
-    told = [
+    """Return the tokens that end an answer, of the model and the tokenizer."""
+    given = [
         getattr(tokenizer, "eos_token_id", None),
         getattr(getattr(model, "generation_config", None), "eos_token_id", None),
     ]
     ends: set[int] = set()
-    for one in told:
+    for one in given:
         ends.update(one if isinstance(one, (list, tuple)) else () if one is None else (one,))
     return tuple(sorted(ends))

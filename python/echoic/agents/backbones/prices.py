@@ -1,9 +1,8 @@
-"""What tokens of hosted models cost, in US dollars a million.
+"""Prices of tokens of hosted models, in US dollars a million.
 
-Prices are the vendors' list prices, each with the month in which it was true as far as we know;
-some of these models have been withdrawn since. Who pays other prices says so with
-:func:`set_price`, or gives a :class:`Price` to a backbone. A model without a price is an error,
-never free: who does not know it says ``price=None``, and every cost is then ``nan``, which stays
+Prices are the vendors' list prices, each with its month; some of these models have been withdrawn
+since. Set other prices with :func:`set_price`, or pass a :class:`Price` to a backbone. A model
+without a price is an error, never free: with ``price=None`` every cost is ``nan``, which stays
 ``nan`` in any sum.
 
 Not modelled: batches, prices that depend on the length of the prompt (Gemini 1.5 Pro doubles above
@@ -30,11 +29,12 @@ class Price:
     2.0
 
     Attributes:
-        input: Of a prompt, not from a cache.
-        cached: Of a prompt, from a cache; by default ``input``.
-        out: That the model said.
-        written: Of a prompt, put into a cache where the vendor charges that; by default ``input``.
-        date: The month in which this was true, as ``"2025-08"``.
+        input: Tokens of a prompt, not from a cache.
+        cached: Tokens of a prompt, from a cache; by default ``input``.
+        out: Tokens of an answer.
+        written: Tokens of a prompt, written to a cache, where the vendor charges that; by default
+            ``input``.
+        date: Month of the price, such as ``"2025-08"``.
     """
 
     input: float
@@ -49,7 +49,9 @@ class Price:
             if field.name == "date" or value is None:
                 continue
             if not 0 <= value < math.inf:
-                raise ArgumentError(f"{field.name} of a price is finite and not below 0: {value}")
+                raise ArgumentError(
+                    f"{field.name} of a price must be finite and not below 0, not {value}"
+                )
 
     def of(
         self,
@@ -59,7 +61,7 @@ class Price:
         tokens_out: int = 0,
         tokens_written: int = 0,
     ) -> float:
-        """Dollars for these tokens; ``tokens_in`` includes those cached and written."""
+        """Return dollars for these tokens; ``tokens_in`` includes those cached and written."""
         cached = self.input if self.cached is None else self.cached
         written = self.input if self.written is None else self.written
         rest = tokens_in - tokens_cached - tokens_written
@@ -84,40 +86,26 @@ _PRICES: dict[str, Price] = {
 
 
 def price_of(model: str) -> Price:
-    """The price of a model, by its name at the vendor's.
+    """Return the price of a model, by its name at the vendor's.
 
     Raises:
-        ArgumentError: It is not known.
+        ArgumentError: If it is not known.
     """
     if model not in _PRICES:
         raise ArgumentError(
-            f"no price of {model!r} is known: give one with set_price or price=Price(...), or say "
+            f"no price of {model!r} is known: set one with set_price or price=Price(...), or use "
             "price=None, and its cost is nan"
         )
     return _PRICES[model]
 
 
 def set_price(model: str, price: Price) -> None:
-    """Set the price of a model, for backbones that are made from now on."""
+    """Set the price of a model, for backbones that are made later."""
     if not model or not isinstance(price, Price):
         raise ArgumentError("a price needs a model's name and a Price")
     _PRICES[model] = price
 
 
-def cost(
-    price: Price | None,
-    *,
-    tokens_in: int,
-    tokens_cached: int,
-    tokens_out: int,
-    tokens_written: int = 0,
-) -> float:
-    """Dollars, or ``nan`` where there is no price."""
-    if price is None:
-        return math.nan
-    return price.of(
-        tokens_in=tokens_in,
-        tokens_cached=tokens_cached,
-        tokens_out=tokens_out,
-        tokens_written=tokens_written,
-    )
+def cost(price: Price | None, **tokens: int) -> float:
+    """Return dollars for the arguments of :meth:`Price.of`, or ``nan`` without a price."""
+    return math.nan if price is None else price.of(**tokens)

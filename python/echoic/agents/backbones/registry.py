@@ -1,13 +1,12 @@
 """Backbones by name, and whether they can be used here.
 
-What a name needs is in the environment, and read when it is used: keys are never in a setting, a
-file or a message. A name whose key or server is not there is *skipped*, with the reason; there is
-no stand-in for it.
+A name needs a key or a server from the environment, read when it is used: keys are never in a
+setting, a file or a message. A name without its key or server is *skipped*, with the reason;
+nothing is used in its place.
 
 ``NAME_MODEL`` and ``NAME_BASE_URL`` in the environment (``GPT_4O_MODEL``, ``LLAMA_4_BASE_URL``)
-point a name at another model or server: of some of these models vendors no longer have the very
-version. The price of such a model may not be known; what it costs is then ``nan``, which reports
-show as a dash.
+point a name at another model or server: vendors have withdrawn some of these versions. If the price
+of such a model is not known, its cost is ``nan``, which reports show as a dash.
 
 >>> from echoic.agents.backbones import backbone_names
 >>> "gpt-4o" in backbone_names()
@@ -24,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from echoic.agents.backbones.prices import price_of
-from echoic.agents.backbones.smollm2_files import available
+from echoic.agents.backbones.smollm2 import available
 from echoic.errors import ArgumentError, BackboneError
 
 if TYPE_CHECKING:
@@ -47,14 +46,14 @@ UNPRICED = "ready: no price, so costs are not known"
 
 @dataclass(frozen=True)
 class _Hosted:
-    """A name of ours.
+    """A known name.
 
     Attributes:
         form: The wire format.
         model: Its name at the vendor's.
-        key: The environment variable that has the key; a server of the user's may want none.
-        url: Where it is; None if only the user knows.
-        settings: More for the constructor.
+        key: Environment variable of the key; a server of the user may need none.
+        url: Root of the API; None if the user serves it.
+        settings: More arguments of the constructor.
     """
 
     form: str
@@ -66,14 +65,7 @@ class _Hosted:
 
 @dataclass(frozen=True)
 class Target:
-    """What a name means.
-
-    Attributes:
-        model: Its name at the server's.
-        url: Where the server is, if it is at one.
-        price: None if it is not known.
-        moved: Whether the environment points the name there.
-    """
+    """The model of a name, its server and price if known, and whether the environment set them."""
 
     model: str
     url: str | None = None
@@ -81,8 +73,7 @@ class Target:
     moved: bool = False
 
 
-# Open weights have no vendor of their own: they are where the user serves them, at a price that
-# only the user knows.
+# Open weights have no vendor: the user serves them, at a price that only the user knows.
 _OURS = {
     "gpt-4o": _Hosted("openai", "gpt-4o", "OPENAI_API_KEY", "https://api.openai.com/v1"),
     "claude-3.5-sonnet": _Hosted(
@@ -124,28 +115,28 @@ def register_backbone(
     *,
     status: Callable[[], str | None] = lambda: None,
 ) -> None:
-    """Give a name to a backbone; the newest of a name counts, before ours.
+    """Register a backbone under a name, replacing any earlier one.
 
     Args:
-        name: What it is called.
-        make: Gets the settings of :func:`make_backbone` and returns it.
+        name: The name.
+        make: Gets the settings of :func:`make_backbone` and returns the backbone.
         status: Returns why it can't be used, or None if it can.
     """
     if not name or not callable(make) or not callable(status):
-        raise ArgumentError("a backbone needs a name and functions that make it and tell its state")
+        raise ArgumentError("a backbone needs a name, and functions for make and status")
     _USERS[name] = _User(make, status)
 
 
 def backbone_names() -> tuple[str, ...]:
-    """All names, in alphabetical order."""
+    """Return all names, in alphabetical order."""
     return tuple(sorted({*_OURS, *_USERS, _SMOLLM2}))
 
 
 def backbone_status(name: str) -> str:
-    """``"ready"``, or ``"skipped: "`` and the reason, such as ``"no key OPENAI_API_KEY"``.
+    """Return ``"ready"``, or ``"skipped: "`` and the reason, such as ``"no key OPENAI_API_KEY"``.
 
-    One that is ready and whose price is not known is ``"ready: no price, so costs are not known"``.
-    It looks at the environment and at what is installed; no server is asked.
+    Without a known price it is ``"ready: no price, so costs are not known"``. The environment and
+    installed packages are checked; no request is sent.
     """
     reason = _reason(name)
     if reason is not None:
@@ -155,15 +146,15 @@ def backbone_status(name: str) -> str:
 
 
 def make_backbone(name: str, /, **settings: Any) -> Backbone:
-    """Make the backbone of a name.
+    """Make a backbone by its name.
 
     Args:
         name: One of :func:`backbone_names`.
         **settings: For its constructor, such as ``http`` or ``price``.
 
     Raises:
-        BackboneError: It can't be used here, for the reason that :func:`backbone_status` tells.
-        ArgumentError: There is no such name.
+        BackboneError: If it can't be used here; :func:`backbone_status` returns the reason.
+        ArgumentError: If the name is unknown.
     """
     reason = _reason(name)
     if reason is not None:
@@ -182,9 +173,9 @@ def make_backbone(name: str, /, **settings: Any) -> Backbone:
 
 
 def backbone_target(name: str) -> Target:
-    """Which model a name means here, and where it is: the environment may point it elsewhere.
+    """Return the model and server of a name, which the environment may set.
 
-    A name that is not ours, or has no server, is its own model.
+    A registered name, or one without a server, is its own model.
     """
     return _target(name) if name in _OURS and name not in _USERS else Target(name)
 
@@ -194,7 +185,7 @@ def _target(name: str) -> Target:
     model = _variable(name, "MODEL") or entry.model
     url = _variable(name, "BASE_URL") or entry.url
     moved = (model, url) != (entry.model, entry.url)
-    # A vendor's price holds at the vendor's only, and of another model it may be unknown.
+    # A vendor's price holds only there, and that of another model may be unknown.
     price = None
     if url == entry.url:
         with contextlib.suppress(*((ArgumentError,) if moved else ())):
@@ -203,7 +194,7 @@ def _target(name: str) -> Target:
 
 
 def _key(entry: _Hosted) -> str | None:
-    """The key; a file that it was read from may have ended with the end of a line."""
+    """Return the key without white space, such as the line end of a file."""
     return os.environ.get(entry.key, "").strip() or None
 
 
@@ -218,7 +209,7 @@ def _class_of(form: str) -> Any:
 
 
 def _reason(name: str) -> str | None:
-    """Why a name can't be used; None if it can."""
+    """Return why a name can't be used; None if it can."""
     if name in _USERS:
         return _USERS[name].status()
     if name == _SMOLLM2:
@@ -232,7 +223,7 @@ def _reason(name: str) -> str | None:
     server = _variable(name, "BASE_URL")
     if entry.url is None and server is None:
         return f"no server {_prefix(name)}_BASE_URL"
-    # A server of the user's own may want no key; vendors' formats beside OpenAI's have one always.
+    # A server of the user may need no key; vendors' formats other than OpenAI's always do.
     if (server is None or entry.form != "openai") and _key(entry) is None:
         return f"no key {entry.key}"
     return None
@@ -246,7 +237,7 @@ def _no_smollm2() -> str | None:
 
 
 def _prefix(name: str) -> str:
-    """``gpt-4o`` as the beginning of an environment variable: ``GPT_4O``."""
+    """Return a name as the start of an environment variable: ``GPT_4O`` for ``gpt-4o``."""
     return re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 

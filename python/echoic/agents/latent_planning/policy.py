@@ -1,9 +1,7 @@
-"""π_θ(a | s, τ): a state and a plan, mixed into what a policy of vectors looks at.
+"""π_θ(a | s, τ): a policy of vectors, conditioned on a state and a plan.
 
-`h = LayerNorm(α W_s s + (1 - α) W_τ τ)`, and a network on `h`. The layer norm sees the sum, so α
-says how much either may count, not how large either is.
-
-A :class:`PlannedAction` is what it did, with the plan that it acted on, a :class:`TrajectoryPrior`.
+The input is `h = LayerNorm(α W_s s + (1 - α) W_τ τ)`. The layer norm applies to the sum, so α
+bounds how much each part counts, not how large it is.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ class SoftPrefixAdapter(nn.Module):
         state_dim: Numbers of a state.
         latent_dim: Numbers of a plan.
         hidden_dim: Numbers of the mixture.
-        alpha: The state's share, from 0 to 1. At 1 the plan does not count.
+        alpha: The state's share, from 0 to 1. At 1 the plan has no effect.
     """
 
     def __init__(
@@ -42,7 +40,7 @@ class SoftPrefixAdapter(nn.Module):
         self.norm = nn.LayerNorm(hidden_dim)
 
     def forward(self, state: Any, latent_plan: Any) -> Any:
-        """The mixtures, ``(..., hidden_dim)``."""
+        """Return the mixtures, ``(..., hidden_dim)``."""
         return self.norm(
             self.alpha * self.state(state) + (1.0 - self.alpha) * self.plan(latent_plan)
         )
@@ -53,11 +51,11 @@ class PolicyNetwork(nn.Module):
 
     Args:
         state_dim: Numbers of a state.
-        action_dim: How many actions there are.
+        action_dim: Number of actions.
         latent_dim: Numbers of a plan.
-        hidden_dim: The width of its layers.
+        hidden_dim: Width of the layers.
         soft_prefix_alpha: The state's share of the input.
-        device: Where the parameters live; CUDA that is not there is the CPU, with a warning.
+        device: Device of the parameters; the CPU, with a warning, where CUDA is missing.
 
     >>> policy = PolicyNetwork(state_dim=4, action_dim=3, latent_dim=8, hidden_dim=16, device="cpu")
     >>> action, log_prob = policy.sample_action(torch.zeros(4), torch.zeros(8))
@@ -90,7 +88,7 @@ class PolicyNetwork(nn.Module):
         self.to(resolve(device))
 
     def forward(self, state: Any, latent_plan: Any) -> Any:
-        """Logits of the actions, ``(..., action_dim)``; any leading axes, also none."""
+        """Return logits of the actions, ``(..., action_dim)``, for any leading axes."""
         if state.shape[-1] != self.state_dim or latent_plan.shape[-1] != self.latent_dim:
             raise ArgumentError(
                 f"expected states of {self.state_dim} and plans of {self.latent_dim} numbers, got "
@@ -99,19 +97,14 @@ class PolicyNetwork(nn.Module):
         return self.layers(self.adapter(state, latent_plan))
 
     def get_action_probs(self, state: Any, latent_plan: Any) -> Any:
-        """Probabilities of the actions, ``(..., action_dim)``."""
+        """Return probabilities of the actions, ``(..., action_dim)``."""
         return self(state, latent_plan).softmax(dim=-1)
 
     @torch.no_grad()
     def sample_action(
-        self,
-        state: Any,
-        latent_plan: Any,
-        *,
-        greedy: bool = False,
-        generator: Any = None,
+        self, state: Any, latent_plan: Any, *, greedy: bool = False, generator: Any = None
     ) -> tuple[Any, Any]:
-        """An action for each state, and its log-probability; neither has a gradient."""
+        """Draw an action for each state; return it with its log-probability, without gradients."""
         log_probs = self(state, latent_plan).log_softmax(dim=-1)
         if greedy:
             action = log_probs.argmax(dim=-1)
@@ -127,15 +120,15 @@ class TrajectoryPrior:
     """A plan, or one for each row of a batch.
 
     Attributes:
-        latent_plan: What was drawn, ``(embedding_dim,)`` or ``(B, embedding_dim)``; no gradient.
+        latent_plan: ``(embedding_dim,)`` or ``(B, embedding_dim)``, without a gradient.
         state_window: The states it was made of.
-        timestamp: How many plans the planner had made before.
-        kl_divergence: Of this plan from the one before, in nats, where the caller asked for it.
-        surprise_score: The squared distance from the mean plan as it was before this one.
-        mask: Which places of the window hold a state; ``None`` for all.
-        noise: What was drawn, in standard deviations: with it, and the window, a learner makes the
-            same plan again, with gradients.
-        posterior: The distribution that the plan was drawn from; no gradient.
+        timestamp: Number of plans that the planner made before.
+        kl_divergence: From the plan before, in nats, if that was given.
+        surprise_score: Squared distance from the mean plan before this one.
+        mask: Which places of the window hold a state; None: all.
+        noise: Noise of the plan, in standard deviations: with it and the window, a learner rebuilds
+            the plan with gradients.
+        posterior: Distribution that the plan was drawn from, without a gradient.
     """
 
     latent_plan: Any
@@ -150,13 +143,7 @@ class TrajectoryPrior:
 
 @dataclass
 class PlannedAction:
-    """What was done, how likely that was, and on which plan.
-
-    Attributes:
-        action: ``(B,)`` of integers.
-        log_prob: ``(B,)``, of the policy that acted.
-        prior: The plans.
-    """
+    """Actions ``(B,)``, their log-probabilities ``(B,)``, and the plans acted on."""
 
     action: Any
     log_prob: Any

@@ -1,7 +1,7 @@
-"""The states that a plan is made of: the latest of an episode, and none of the episode before.
+"""Windows of the latest states of an episode, of which plans are made.
 
-A window has `k + 1` places, and the current state is always in the last one. What an episode has
-not seen yet is masked, so that an encoder can tell "no state" from a state of zeros.
+A window has `k + 1` places, and the current state is always in the last one. Places before the
+start of the episode are masked, so that an encoder can distinguish them from a state of zeros.
 
 Invariant: a window never holds states of two episodes. The step at which an episode starts has a
 window of one state.
@@ -23,12 +23,12 @@ class PlanWindows:
     """The windows of several environments that act side by side.
 
     Args:
-        num_envs: How many environments there are.
+        num_envs: Number of environments.
         state_dim: Numbers of a state.
-        window_size: How many states before the current one are kept (k).
-        history: How many of these are shown; by default all. With 0 the encoder sees the current
-            state alone, through the same parameters: a fair opponent without memory.
-        device: Where the windows live.
+        window_size: States before the current one that are kept (k).
+        history: Number of these that are shown; by default all. With 0 the encoder sees the current
+            state alone, through the same parameters: a fair baseline without memory.
+        device: Device of the windows.
 
     >>> windows = PlanWindows(1, 1, window_size=2, device="cpu")
     >>> _ = windows.push(torch.tensor([[5.0]]), starts=torch.tensor([True]))
@@ -69,16 +69,16 @@ class PlanWindows:
 
         Returns:
             Windows ``(num_envs, k + 1, state_dim)``, and which of their places hold a state. Both
-            are the caller's own.
+            are copies.
         """
         self._states, self._mask = self._with(states, starts)
         return _shown(self._states, self._mask, self.history)
 
     def peek(self, states: Any) -> tuple[Any, Any]:
-        """The windows that would end with these states, in the same episodes; nothing is kept.
+        """Return the windows that would end with these states, in the same episodes.
 
-        For the values of states that nobody acts on: the last of an episode that is cut off, or of
-        a rollout.
+        For the values of states that are not acted on: the last of an episode that is cut off, or
+        of a rollout.
         """
         starts = torch.zeros(len(self._states), dtype=torch.bool)
         return _shown(*self._with(states, starts), self.history)
@@ -105,11 +105,11 @@ class PlanWindows:
         self._mask = torch.zeros_like(self._mask)
 
     def state_dict(self) -> dict[str, Any]:
-        """What :meth:`load_state_dict` needs to continue."""
+        """Return the state for :meth:`load_state_dict`."""
         return {"states": self._states.clone(), "mask": self._mask.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the windows of :meth:`state_dict`."""
+        """Restore the windows of :meth:`state_dict`."""
         if state["states"].shape != self._states.shape:
             raise ArgumentError(
                 f"expected windows of shape {tuple(self._states.shape)}, got "
@@ -122,13 +122,13 @@ class PlanWindows:
 def windows_of(
     states: Any, starts: Any, window_size: int, *, history: int | None = None
 ) -> tuple[Any, Any]:
-    """The windows of all steps of recorded sequences, as :class:`PlanWindows` would have made them.
+    """Return the windows of all steps of recorded sequences, as :class:`PlanWindows` makes them.
 
     Args:
         states: ``(T, N, state_dim)``.
         starts: ``(T, N)``, whether an episode starts with this state. The first states start one.
-        window_size: How many states before the current one are kept (k).
-        history: How many of these are shown; by default all.
+        window_size: States before the current one that are kept (k).
+        history: Number of these that are shown; by default all.
 
     Returns:
         Windows ``(T, N, k + 1, state_dim)`` and masks ``(T, N, k + 1)``.
@@ -141,7 +141,7 @@ def windows_of(
             f"{tuple(states.shape)} and {tuple(starts.shape)}"
         )
     steps = states.shape[0]
-    # How many steps of its episode lie before each step; those before the sequence are unknown.
+    # Steps of the episode before each step; those before the sequence are unknown.
     index = torch.arange(steps, device=states.device)[:, None].expand_as(starts)
     first = torch.where(starts, index, torch.zeros_like(index)).cummax(dim=0).values
     back = torch.arange(window_size, -1, -1, device=states.device)
@@ -152,7 +152,7 @@ def windows_of(
 
 
 def _shown(windows: Any, mask: Any, history: int) -> tuple[Any, Any]:
-    """Zeros where nothing is to be seen, so that no number of an earlier episode is left."""
+    """Zero masked places, so that no number of an earlier episode is left."""
     if history < mask.shape[-1] - 1:
         mask = mask.clone()
         mask[..., : mask.shape[-1] - 1 - history] = False

@@ -1,8 +1,7 @@
-"""What PPO trains: a policy, values, and, where there is a planner, its encoder.
+"""What PPO trains: a policy, values, and, with a planner, its encoder.
 
-One policy: with a planner, the policy is the planner's own, the one that acts, and plans are made
-again from their windows so that gradients reach the encoder. Without one, plans are inputs like any
-other.
+With a planner, the policy is the planner's own, the one that acts, and plans are rebuilt from their
+windows so that gradients reach the encoder. Without one, plans are inputs like any other.
 """
 
 from __future__ import annotations
@@ -24,21 +23,10 @@ __all__ = ["ActorCritic", "Evaluation", "ValueNetwork", "masked"]
 
 
 class ValueNetwork(nn.Module):
-    """What a state is worth, given the plan.
-
-    Args:
-        state_dim: Numbers of a state.
-        latent_dim: Numbers of a plan.
-        hidden_dim: The width of its layers.
-        soft_prefix_alpha: The state's share of the input.
-    """
+    """The value of a state, given the plan; arguments as those of ``PolicyNetwork``."""
 
     def __init__(
-        self,
-        state_dim: int,
-        latent_dim: int,
-        hidden_dim: int = 512,
-        soft_prefix_alpha: float = 0.5,
+        self, state_dim: int, latent_dim: int, hidden_dim: int = 512, soft_prefix_alpha: float = 0.5
     ) -> None:
         super().__init__()
         self.adapter = SoftPrefixAdapter(state_dim, latent_dim, hidden_dim, soft_prefix_alpha)
@@ -47,20 +35,20 @@ class ValueNetwork(nn.Module):
         )
 
     def forward(self, state: Any, latent_plan: Any) -> Any:
-        """Values, shaped like ``state`` without its last axis."""
+        """Return values, shaped like ``state`` without its last axis."""
         return self.layers(self.adapter(state, latent_plan)).squeeze(-1)
 
 
 @dataclass
 class Evaluation:
-    """What the networks say about some steps now, with gradients.
+    """Outputs of the networks for some steps, with gradients.
 
     Attributes:
         log_probs: ``(B, action_dim)``, of all actions.
         chosen: ``(B,)``, of the actions that were taken.
         values: ``(B,)``.
-        plan_cost: Of the plans' changes, with its weight; 0 without a planner.
-        plan_divergence: Per dimension, in nats, with no gradient; NaN where a planner's was not
+        plan_cost: Weighted cost of the plans' changes; 0 without a planner.
+        plan_divergence: Per dimension, in nats, without a gradient; NaN if a planner's was not
             measured, 0 without a planner.
     """
 
@@ -72,14 +60,14 @@ class Evaluation:
 
     @property
     def entropy(self) -> Any:
-        """``(B,)``, of the policy."""
+        """Entropy of the policy, ``(B,)``."""
         return -(self.log_probs.exp() * self.log_probs).sum(dim=-1)
 
 
 def masked(logits: Any, action_masks: Any = None) -> Any:
-    """Log-probabilities of actions, next to none for those that there were not.
+    """Return log-probabilities of actions; those of masked ones are far below zero.
 
-    Far below zero, and not minus infinity: an entropy would be no number.
+    Not minus infinity, with which an entropy would be NaN.
     """
     if action_masks is not None:
         logits = logits.masked_fill(~action_masks, -1e9)
@@ -87,17 +75,7 @@ def masked(logits: Any, action_masks: Any = None) -> Any:
 
 
 class ActorCritic:
-    """The networks, and how they look at steps.
-
-    Args:
-        state_dim: Numbers of a state.
-        action_dim: How many actions there are.
-        latent_dim: Numbers of a plan.
-        device: A device that is there.
-        planner: A :class:`~echoic.agents.latent_planning.LatentPlanningOptimizer`, to train its
-            encoder and policy.
-        hidden_dim: The width of networks that are made here.
-    """
+    """The networks, and how they evaluate steps; arguments as those of ``PPOLearner``."""
 
     def __init__(
         self,
@@ -125,28 +103,24 @@ class ActorCritic:
         self.value = ValueNetwork(state_dim, latent_dim, hidden_dim, alpha).to(device)
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """For an optimizer: the encoder has the learning rate of its own settings."""
+        """Return groups for an optimizer; the encoder has its own learning rate."""
         own = [*self.policy.parameters(), *self.value.parameters()]
         groups = [{"params": own, "lr": learning_rate}]
         if self.planner is not None:
-            groups.append(
-                {
-                    "params": list(self.planner.encoder.parameters()),
-                    "lr": self.planner.config.learning_rate,
-                }
-            )
+            encoder = list(self.planner.encoder.parameters())
+            groups.append({"params": encoder, "lr": self.planner.config.learning_rate})
         return groups
 
     def parameters(self) -> Iterator[Any]:
-        """All that is trained."""
+        """Yield all parameters."""
         for group in self.parameter_groups(0.0):
             yield from group["params"]
 
     def evaluate(self, steps: Any) -> Evaluation:
-        """Look at steps, as a :class:`~echoic.agents.learners.PPOTrainingStep` on the device.
+        """Evaluate a :class:`~echoic.agents.learners.PPOTrainingStep` on the device.
 
         Raises:
-            ArgumentError: There is a planner, and the steps have no windows for it to learn from.
+            ArgumentError: If there is a planner, and the steps have no windows to learn from.
         """
         plans = steps.latent_plans
         cost = divergence = torch.zeros((), device=self.device)
@@ -169,7 +143,7 @@ class ActorCritic:
         return Evaluation(log_probs, chosen, self.value(steps.states, plans), cost, divergence)
 
     def state_dict(self) -> dict[str, Any]:
-        """Of the networks, the planner's whole state in it."""
+        """Return the state of the networks and of the planner."""
         return {
             "policy": self.policy.state_dict(),
             "value": self.value.state_dict(),
@@ -180,12 +154,10 @@ class ActorCritic:
         """Continue from :meth:`state_dict`.
 
         Raises:
-            CheckpointError: A network is of other names, shapes or dtypes. Nothing was changed.
+            CheckpointError: If a network has other names, shapes or dtypes. Nothing was changed.
         """
         if (state["planner"] is None) != (self.planner is None):
-            raise CheckpointError(
-                "one of the checkpoint and the learner has a planner, one has none"
-            )
+            raise CheckpointError("only one of the checkpoint and the learner has a planner")
         checkpoint.check_fit({"policy": self.policy, "value": self.value}, state)
         if self.planner is not None:
             self.planner.check_fit(state["planner"])

@@ -1,19 +1,18 @@
 """A learner's state in one file, without pickle: tensors by safetensors, all else as JSON.
 
-:func:`save` takes a tree of dicts, lists, tuples, numbers, texts, tensors and numpy arrays, as
-``state_dict()`` of modules and optimizers are, and :func:`load` gives the same tree back: keys that
-are no texts, tuples, integers of any size, infinities and dtypes included. The tree without its
-arrays is JSON in the metadata of a safetensors file, so that a checkpoint is one file.
+:func:`save` takes a tree of dicts, lists, tuples, numbers, texts, tensors and numpy arrays, such as
+``state_dict()`` of modules and optimizers, and :func:`load` returns the same tree: keys that are
+integers, tuples, integers of any size, infinities and dtypes included. The tree without its arrays
+is JSON in the metadata of a safetensors file, so that a checkpoint is one file.
 
 Invariants:
 
-1. Loading a file executes nothing of it. Whatever is wrong with one is a ``CheckpointError``.
-2. A file is complete or not there: it is written beside its place, synced, and then renamed.
-3. Arrays come back bit for bit, on the CPU.
-
+1. Loading a file executes nothing of it. Any fault of a file is a ``CheckpointError``.
+2. A file is complete or absent: it is written beside its place, synced, and then renamed.
+3. Arrays are restored bit for bit, on the CPU.
 4. A state that does not fit its owner changes nothing of it (:func:`all_or_nothing`).
 
-What a tree means is its owner's business; a ``kind`` keeps a planner from loading a learner's file.
+A ``kind`` keeps a planner from loading a learner's file.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ __all__ = [
 ]
 
 _FORMAT = "echoic-agents-1"
-# What reading a tree raises that is not the one expected.
+# Errors of reading a tree that is not the one expected.
 _UNFIT = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
-# A leaf of the JSON that is none of JSON's own is a list whose first item is one of these.
+# A leaf that JSON has no type for is a list whose first item is one of these.
 _TENSOR, _ARRAY, _TUPLE, _LIST, _MAP, _FLOAT = "tensor", "array", "tuple", "list", "map", "float"
 
 
@@ -59,12 +58,12 @@ def save(path: str | os.PathLike[str], tree: Any, *, kind: str) -> None:
     """Write ``tree`` to ``path``, replacing what is there at once or not at all.
 
     Args:
-        path: The file. Its folder is made if it is not there.
+        path: The file. Its folder is made if it is missing.
         tree: Dicts, lists, tuples, ``None``, booleans, numbers, texts, tensors and numpy arrays.
-        kind: What this is the state of; :func:`load` has to name the same.
+        kind: Name of the owner, which :func:`load` has to give again.
 
     Raises:
-        ArgumentError: The tree has something else. Nothing was written.
+        ArgumentError: If the tree has something else. Nothing was written.
 
     >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -96,8 +95,8 @@ def load(path: str | os.PathLike[str], *, kind: str) -> Any:
     """Read what :func:`save` wrote, its tensors on the CPU.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        CheckpointError: It is no checkpoint, is damaged, or is of another kind.
+        FileNotFoundError: If the file does not exist.
+        CheckpointError: If it is not a checkpoint, is damaged, or is of another kind.
     """
     if not Path(path).exists():
         raise FileNotFoundError(f"there is no checkpoint at {os.fspath(path)!r}")
@@ -110,7 +109,7 @@ def load(path: str | os.PathLike[str], *, kind: str) -> Any:
         raise CheckpointError(f"{os.fspath(path)!r} can't be read: {error}") from error
     if metadata.get("format") != _FORMAT:
         raise CheckpointError(
-            f"{os.fspath(path)!r} is no checkpoint of echoic.agents: expected the format "
+            f"{os.fspath(path)!r} is not a checkpoint of echoic.agents: expected the format "
             f"{_FORMAT!r}, got {metadata.get('format')!r}"
         )
     if metadata.get("kind") != kind:
@@ -127,47 +126,45 @@ def check_fit(modules: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Compare modules with their states of the same names, before anything is copied.
 
     Raises:
-        CheckpointError: A tensor is missing, is too much, or has another shape or dtype.
+        CheckpointError: If a tensor is missing, unknown, or has another shape or dtype.
     """
     for part, module in modules.items():
-        expected = {name: _describe(one) for name, one in module.state_dict().items()}
-        found = {name: _describe(one) for name, one in state[part].items()}
+        expected, found = (
+            {name: f"{one.dtype} of shape {tuple(one.shape)}" for name, one in of.items()}
+            for of in (module.state_dict(), state[part])
+        )
         for name in sorted({*expected, *found}):
             if expected.get(name) != found.get(name):
                 raise CheckpointError(
-                    f"the checkpoint doesn't fit: {part}.{name} is expected to be "
-                    f"{expected.get(name, 'absent')}, and is {found.get(name, 'absent')}"
+                    f"the checkpoint doesn't fit: expected {part}.{name} to be "
+                    f"{expected.get(name, 'absent')}, got {found.get(name, 'absent')}"
                 )
 
 
 def check_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
-    """Compare the averages of a state of Adam with the parameters they are of.
-
-    Raises:
-        CheckpointError: They are of parameters of other shapes.
-    """
+    """Raise a ``CheckpointError`` if a state of Adam has averages of other shapes."""
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     for index, kept in state["state"].items():
         expected = tuple(parameters[index].shape)
         for name in ("exp_avg", "exp_avg_sq"):
             if tuple(kept[name].shape) != expected:
                 raise CheckpointError(
-                    f"the checkpoint doesn't fit: {name} of parameter {index} is expected to be of "
-                    f"shape {expected}, and is of {tuple(kept[name].shape)}"
+                    f"the checkpoint doesn't fit: expected {name} of parameter {index} to have the "
+                    f"shape {expected}, got {tuple(kept[name].shape)}"
                 )
 
 
 @contextmanager
 def all_or_nothing(put: Callable[[Any], None], now: Any, *, kind: str) -> Iterator[None]:
-    """Load a state in here; if that fails, what was there comes back.
+    """Restore the state from before this block if loading another one in it fails.
 
     Args:
-        put: Takes a state like ``now``.
+        put: Loads a state like ``now``.
         now: The state before.
-        kind: Whose state it is, for the error.
+        kind: Name of the owner, for the error.
 
     Raises:
-        CheckpointError: The state did not fit. Nothing was changed.
+        CheckpointError: If the state did not fit. Nothing was changed.
     """
     before = copy.deepcopy(now)
     try:
@@ -180,10 +177,9 @@ def all_or_nothing(put: Callable[[Any], None], now: Any, *, kind: str) -> Iterat
 
 
 def get_random_state() -> dict[str, Any]:
-    """The state of the process-wide generators: of torch (CUDA's too), numpy and Python."""
+    """Return the states of the process-wide generators of torch, CUDA, numpy and Python."""
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),
-        # The learner and its user may both draw from these, so resuming has to bring them back.
         "numpy": list(np.random.get_state(legacy=True)),
         "python": random.getstate(),
     }
@@ -193,7 +189,7 @@ def get_random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Continue where :func:`get_random_state` was called."""
+    """Restore the states of :func:`get_random_state`."""
     torch.set_rng_state(state["torch"])
     np.random.set_state(tuple(state["numpy"]))
     random.setstate(state["python"])
@@ -201,12 +197,8 @@ def set_random_state(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
 
 
-def _describe(tensor: Any) -> str:
-    return f"{tensor.dtype} of shape {tuple(tensor.shape)}"
-
-
 def _take_apart(node: Any, tensors: dict[str, Any], where: str) -> Any:
-    """The JSON of a node, its arrays put into ``tensors``."""
+    """Return the JSON of a node; its arrays are added to ``tensors``."""
     if node is None or isinstance(node, bool | str):
         return node
     if isinstance(node, torch.Tensor):

@@ -1,7 +1,7 @@
 """GRPO and RLOO: token policies that learn by comparing the answers to the same prompt.
 
 GRPO, after Shao et al., "DeepSeekMath" (2024, arXiv:2402.03300): an answer is good if it earned
-more than the others did on average. What came after it are settings: the asymmetric clip and the
+more than the others on average. Later variants are settings: the asymmetric clip and the
 mean over all tokens of DAPO (arXiv:2503.14476), the fixed length and the missing deviation of Dr.
 GRPO (arXiv:2503.20783), ratios of whole sequences of GSPO (arXiv:2507.18071).
 
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from echoic.agents import _checks
 from echoic.agents.learners.tokens import TokenLearner, TokenLearnerConfig
-from echoic.errors import ArgumentError
 from echoic.primitives import compute_batch_group_advantages
 
 if TYPE_CHECKING:
@@ -45,10 +45,8 @@ class GRPOConfig(TokenLearnerConfig):
     def __post_init__(self) -> None:
         """Check every field."""
         super().__post_init__()
-        if self.scale not in {"group", "batch", "none"}:
-            raise ArgumentError(f'scale is "group", "batch" or "none", got {self.scale!r}')
-        if self.ddof not in {0, 1}:
-            raise ArgumentError(f"ddof is 0 or 1, got {self.ddof}")
+        _checks.one_of(self, "scale", ("group", "batch", "none"))
+        _checks.one_of(self, "ddof", (0, 1))
 
 
 class GRPOLearner(TokenLearner):

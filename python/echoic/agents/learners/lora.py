@@ -1,7 +1,7 @@
-"""Learning a small addition to a frozen model instead of the model: LoRA, by peft.
+"""LoRA by peft: learn a small addition to a frozen model instead of the model.
 
-The only module that knows peft, which is imported when a function first needs it. A model with
-adapters is its own reference: with them off (:func:`without_lora`), it is the model it was.
+peft is imported when a function first needs it. A model with adapters is its own reference: with
+them off (:func:`without_lora`), it is the original model.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LoRAConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check what can be checked without a model."""
+        """Check every field."""
         if self.rank < 1:
             raise ArgumentError(f"rank is at least 1, got {self.rank}")
         if not self.alpha > 0:
@@ -51,7 +51,7 @@ def add_lora(model: Any, config: LoRAConfig | None = None) -> Any:
     gives the same adapters, and the process-wide generator is left as it was.
 
     Raises:
-        ArgumentError: The model has adapters already, or none of the targets.
+        ArgumentError: If the model has adapters already, or lacks all targets.
     """
     from peft import LoraConfig, get_peft_model
 
@@ -63,12 +63,12 @@ def add_lora(model: Any, config: LoRAConfig | None = None) -> Any:
         r=found.rank,
         lora_alpha=found.alpha,
         target_modules=targets,
-        # Learners compare probabilities with those of who acted, so nothing is dropped at random.
+        # Learners compare probabilities with those of the actors, so nothing is dropped at random.
         lora_dropout=0.0,
         bias="none",
     )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        # peft asks models by a name that transformers warns about, since it is to go.
+        # peft uses a name that transformers warns about, since it is deprecated.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         torch.manual_seed(found.seed)
         try:
@@ -84,7 +84,7 @@ def has_lora(model: Any) -> bool:
 
 @contextlib.contextmanager
 def without_lora(model: Any) -> Iterator[Any]:
-    """Let a model be what it was before adapters, within the block."""
+    """Turn the adapters of a model off within the block."""
     with model.disable_adapter():
         yield model
 
@@ -92,10 +92,10 @@ def without_lora(model: Any) -> Iterator[Any]:
 def merge_lora(model: Any) -> Any:
     """Return a plain model with the adapters added into its weights; ``model`` stays as it is.
 
-    What rollout workers load: it has the names of the model that adapters were put into.
+    Its parameters have the names of the model without adapters, as rollout workers load them.
     """
     if not has_lora(model):
         raise ArgumentError("the model has no adapters to merge")
     merged = copy.deepcopy(model).merge_and_unload()
-    # What was frozen for the adapters' sake is nobody's adapters any more.
+    # The weights were frozen for the adapters, which are gone.
     return merged.requires_grad_(requires_grad=True)

@@ -1,15 +1,14 @@
 """Proximal policy optimisation of a policy of vectors, with or without a planner.
 
-Schulman et al., "Proximal Policy Optimization Algorithms" (2017). What is easily got wrong, and is
-so here:
+Schulman et al., "Proximal Policy Optimization Algorithms" (2017). Details that matter:
 
 1. Log-probabilities are those of the policy that acted, recorded when it did; the ratio is exactly
    of these actions. It is 1 in the first minibatch and nowhere else.
 2. Importance weights multiply the loss of a step, outside the clipping: inside they would count as
    a change of the policy.
 3. The larger of clipped and plain value losses is taken for each step, not of their means.
-4. When the policy has moved by more than `target_kl`, the update ends: all of its epochs do, and
-   the minibatch that saw it is not stepped on.
+4. When the policy has moved by more than `target_kl`, the update ends with all of its epochs, and
+   the minibatch that showed it is not stepped on.
 """
 
 from __future__ import annotations
@@ -23,9 +22,10 @@ import torch
 
 from echoic.agents import _checks
 from echoic.agents.devices import resolve
-from echoic.agents.learners import checkpoint, gradients
+from echoic.agents.learners import checkpoint
 from echoic.agents.learners.actor_critic import ActorCritic, Evaluation, ValueNetwork, masked
 from echoic.agents.learners.steps import PPOTrainingStep
+from echoic.agents.learners.updates import clipped_gain, step
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -50,22 +50,21 @@ class PPOConfig:
 
     Attributes:
         learning_rate: Of Adam, for policy and values.
-        clip_epsilon: How far a probability may move for its gain, as a ratio; also how far a value
+        clip_epsilon: How far a ratio of probabilities may move for its gain; also how far a value
             may, with ``value_clip``.
         value_loss_coef: Weight of the values' loss.
         entropy_coef: Weight of the policy's entropy, which is rewarded.
-        kl_coef: Weight of ``KL(π || reference)``. The reference is what ``set_reference`` was
-            given, or without it the policy as it was when the update began.
-        max_grad_norm: To what length a gradient is cut.
-        gae_lambda: How far errors of values are traced back.
+        kl_coef: Weight of ``KL(π || reference)``. The reference is that of ``set_reference``, or
+            without it the policy at the start of the update.
+        max_grad_norm: Length that a gradient is clipped to.
+        gae_lambda: λ of GAE.
         gamma: The discount.
-        num_epochs: How often the steps are gone through.
+        num_epochs: Passes over the steps.
         batch_size: Steps of a minibatch.
-        target_kl: By how much the policy may move in one update, as an estimate of
-            ``KL(old || new)``; infinity for no bound.
+        target_kl: Estimated ``KL(old || new)`` at which an update ends; infinity: never.
         value_clip: Whether values may move by ``clip_epsilon`` only.
-        normalize_advantages: Whether advantages are given mean 0 and deviation 1, over all steps of
-            an update.
+        normalize_advantages: Whether advantages get mean 0 and deviation 1 over the steps of an
+            update.
     """
 
     learning_rate: float = 3e-4
@@ -95,19 +94,18 @@ class PPOLearner:
 
     Args:
         state_dim: Numbers of a state.
-        action_dim: How many actions there are.
+        action_dim: Number of actions.
         latent_dim: Numbers of a plan.
         config: All other settings.
-        device: Where the networks live; CUDA that is not there is the CPU, with a warning.
+        device: Device of the networks; the CPU, with a warning, where CUDA is missing.
         planner: A :class:`~echoic.agents.latent_planning.LatentPlanningOptimizer`. Its policy is
             then :attr:`policy_network`, and its encoder learns through it.
-        seed: Of minibatches and of the choice of actions. Without one it is drawn from torch's own
-            generator.
-        hidden_dim: The width of the networks, where the planner does not say.
+        seed: Seed of minibatches and actions; by default drawn from torch's own generator.
+        hidden_dim: Width of the networks, without a planner.
 
     Attributes:
         policy_network: The policy that acts and learns.
-        value_network: What states are worth.
+        value_network: The values of states.
     """
 
     def __init__(
@@ -136,11 +134,11 @@ class PPOLearner:
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self._reference: Any = None
         self._metrics: dict[str, float] = {}
-        # Of the latest minibatch, also of one that was not stepped on.
-        self._looked: dict[str, float] = {}
+        # Numbers of the latest minibatch, also of one that was not stepped on.
+        self._latest: dict[str, float] = {}
 
     def set_reference(self, policy: Any = None) -> None:
-        """Keep the policy near this one, or near a copy of itself as it is now."""
+        """Keep the policy near this one; by default near a copy of itself as it is now."""
         kept = copy.deepcopy(self.policy_network if policy is None else policy)
         self._reference = kept.to(self.device).requires_grad_(False)
 
@@ -148,13 +146,13 @@ class PPOLearner:
 
     @torch.no_grad()
     def get_value_estimate(self, states: Any, latent_plans: Any) -> Any:
-        """What states are worth, with no gradient."""
+        """Return the values of states, without a gradient."""
         return self.value_network(self._tensor(states), self._tensor(latent_plans))
 
     def get_action_and_log_prob(
         self, states: Any, latent_plans: Any, *, greedy: bool = False
     ) -> tuple[Any, Any]:
-        """Actions, and their log-probabilities: what a training step has to bring back."""
+        """Draw actions; return them with their log-probabilities, for the training step."""
         drawn: tuple[Any, Any] = self.policy_network.sample_action(
             self._tensor(states),
             self._tensor(latent_plans),
@@ -168,19 +166,15 @@ class PPOLearner:
     def compute_policy_loss(
         self, steps: PPOTrainingStep, evaluation: Evaluation | None = None
     ) -> Any:
-        """The clipped loss of the policy, weighted outside the clipping; advantages as given."""
+        """Return the clipped loss of the policy, weighted outside the clipping."""
         found = self.networks.evaluate(steps) if evaluation is None else evaluation
-        ratio = (found.chosen - steps.log_probs).exp()
-        reach = self.config.clip_epsilon
-        gain = torch.minimum(
-            ratio * steps.advantages, ratio.clamp(1.0 - reach, 1.0 + reach) * steps.advantages
-        )
-        return -_weighted(gain, steps)
+        ratio, reach = (found.chosen - steps.log_probs).exp(), self.config.clip_epsilon
+        return -_weighted(clipped_gain(ratio, steps.advantages, reach, reach)[0], steps)
 
     def compute_value_loss(
         self, steps: PPOTrainingStep, evaluation: Evaluation | None = None
     ) -> Any:
-        """Half the squared error of values; of each step the larger one of clipped and plain."""
+        """Return half the squared error of values: the larger of clipped and plain, by steps."""
         found = self.networks.evaluate(steps) if evaluation is None else evaluation
         error = (found.values - steps.returns).square()
         if self.config.value_clip:
@@ -190,11 +184,11 @@ class PPOLearner:
         return 0.5 * _weighted(error, steps)
 
     def update(self, steps: PPOTrainingStep, *, epochs: int | None = None) -> dict[str, float]:
-        """Learn from steps, in minibatches and epochs, and return what happened.
+        """Learn from steps, in minibatches and epochs.
 
         Args:
-            steps: What is learned from.
-            epochs: In place of ``num_epochs``.
+            steps: Steps to learn from.
+            epochs: Used in place of ``num_epochs``.
 
         Returns:
             Means over minibatches stepped on of ``policy_loss``, ``value_loss``, ``entropy``,
@@ -205,8 +199,8 @@ class PPOLearner:
             on; ``epochs`` begun; and ``stopped``, 1 if ``target_kl`` ended the update.
 
         Raises:
-            FloatingPointError: What the networks say of a minibatch, or its gradient, is no number.
-                It was not stepped on; those before it were.
+            FloatingPointError: If an output of the networks for a minibatch, or its gradient, is
+                not finite. It was not stepped on; those before it were.
         """
         if len(steps) == 0:
             raise ArgumentError("an update needs at least one step")
@@ -221,34 +215,34 @@ class PPOLearner:
         done = begun = 0
         approx_kl = 0.0
         stopped = False
-        while begun < (config.num_epochs if epochs is None else epochs) and not stopped:
+        while begun < (epochs or config.num_epochs) and not stopped:
             begun += 1
             order = torch.randperm(len(steps), generator=self.generator, device=self.device)
             for index in order.split(config.batch_size):
                 parts = self._parts(index)
-                looked = self._gradients(
+                evaluated = self._gradients(
                     [(steps[one], None if anchor is None else anchor[one]) for one in parts]
                 )
                 counts = [len(one) for one in parts]
-                self._looked = told = {
-                    name: _mean([one[1][name] for one in looked], counts)
+                self._latest = numbers = {
+                    name: _mean([one[1][name] for one in evaluated], counts)
                     for name in (*_AVERAGED, "approx_kl")
                 }
-                gaps.append(max(one[1]["ratio_gap"] for one in looked))
-                approx_kl = told["approx_kl"]
+                gaps.append(max(one[1]["ratio_gap"] for one in evaluated))
+                approx_kl = numbers["approx_kl"]
                 if math.isnan(approx_kl):
                     raise FloatingPointError(
                         "the policy's distance from the one that acted, approx_kl, is NaN; no step "
-                        "was made. Look at the states and log-probabilities of the batch"
+                        "was taken. Check the states and log-probabilities of the batch"
                     )
                 if not approx_kl <= config.target_kl:
                     stopped = True
                     break
-                norm = self._step_along([one[0] for one in looked], counts)
+                norm = self._step_along([one[0] for one in evaluated], counts)
                 if self.planner is not None:
-                    self.planner.after_step(told["plan_divergence"])
+                    self.planner.after_step(numbers["plan_divergence"])
                 for name, values in found_of.items():
-                    value = norm if name == "grad_norm" else told[name]
+                    value = norm if name == "grad_norm" else numbers[name]
                     if math.isfinite(value):
                         values.append(value)
                 done += 1
@@ -267,11 +261,11 @@ class PPOLearner:
         return dict(self._metrics)
 
     def gradient(self, some: PPOTrainingStep, anchor: Any) -> tuple[list[Any], dict[str, float]]:
-        """The gradient of the loss on some steps, and what it is made of; nothing is changed.
+        """Return the gradient of the loss on some steps, and the numbers behind it.
 
         Args:
             some: The steps.
-            anchor: The reference's log-probabilities of their actions; None for no reference.
+            anchor: The reference's log-probabilities of all actions; None for no reference.
         """
         config = self.config
         found = self.networks.evaluate(some)
@@ -288,12 +282,15 @@ class PPOLearner:
             reference_kl = _weighted(gap, some)
             loss = loss + config.kl_coef * reference_kl
         slopes = torch.autograd.grad(loss, list(self.networks.parameters()), allow_unused=True)
+        parts = {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "reference_kl": reference_kl,
+            "plan_divergence": found.plan_divergence,
+        }
         return list(slopes), {
-            "policy_loss": float(policy_loss.detach()),
-            "value_loss": float(value_loss.detach()),
-            "entropy": float(entropy.detach()),
-            "reference_kl": float(reference_kl.detach()),
-            "plan_divergence": float(found.plan_divergence),
+            **{name: float(value.detach()) for name, value in parts.items()},
             "clip_fraction": float(((ratio - 1.0).abs() > config.clip_epsilon).float().mean()),
             "ratio_gap": float((ratio - 1.0).abs().max()),
             # Never negative, and of less variance than the mean of -log ratio (Schulman 2020).
@@ -301,14 +298,14 @@ class PPOLearner:
         }
 
     def _parts(self, index: Any) -> list[Any]:
-        """The rows of a minibatch, divided into parts whose gradients are averaged."""
+        """Divide the rows of a minibatch into parts whose gradients are averaged."""
         return [index]
 
     def _gradients(self, parts: list[Any]) -> list[tuple[list[Any], dict[str, float]]]:
         return [self.gradient(*part) for part in parts]
 
     def _step_along(self, slopes: list[list[Any]], counts: list[int]) -> float:
-        """One step along the mean of gradients, by rows; parts are added in order."""
+        """Take a step along the mean of gradients, weighted by rows; parts are added in order."""
         total = sum(counts)
         self.optimizer.zero_grad(set_to_none=True)
         for i, parameter in enumerate(self.networks.parameters()):
@@ -317,28 +314,40 @@ class PPOLearner:
                     continue
                 share = slope[i] if count == total else slope[i] * (count / total)
                 parameter.grad = share if parameter.grad is None else parameter.grad + share
-        return gradients.step(self.optimizer, self.networks.parameters(), self.config.max_grad_norm)
+        return step(self.optimizer, self.networks.parameters(), self.config.max_grad_norm)
 
     def get_training_metrics(self) -> dict[str, float]:
-        """Those of the latest update."""
+        """Return the metrics of the latest update."""
         return dict(self._metrics)
 
-    # Keeping.
+    # Checkpoints.
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Write networks, optimizer, reference and generators; the planner's too."""
-        reference = None if self._reference is None else self._reference.state_dict()
-        state = {**self._state(), "reference": reference, "metrics": self._metrics}
-        checkpoint.save(path, state, kind=_KIND)
+        """Write networks, optimizer, reference and generators, and the planner, to a file."""
+        checkpoint.save(path, {**self.state_dict(), "metrics": self._metrics}, kind=_KIND)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Continue from a file of :meth:`save_checkpoint`: on the CPU, bit for bit.
 
         Raises:
-            CheckpointError: The file is damaged, or of a learner of other sizes. Nothing was
+            CheckpointError: If the file is damaged, or of a learner of other sizes. Nothing was
                 changed.
         """
         state = checkpoint.load(path, kind=_KIND)
+        self.load_state_dict(state)
+        self._metrics = state["metrics"]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that learning changes."""
+        reference = None if self._reference is None else self._reference.state_dict()
+        return {**self._state(), "reference": reference}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state_dict`.
+
+        Raises:
+            CheckpointError: If the state does not fit. Nothing was changed.
+        """
         with checkpoint.all_or_nothing(self._restore, self._state(), kind=_KIND):
             self._restore(state)
             reference = None
@@ -346,11 +355,9 @@ class PPOLearner:
                 checkpoint.check_fit({"reference": self.policy_network}, state)
                 reference = copy.deepcopy(self.policy_network).requires_grad_(False)
                 reference.load_state_dict(state["reference"])
-            metrics = dict(state["metrics"])
-        self._reference, self._metrics = reference, metrics
+        self._reference = reference
 
     def _state(self) -> dict[str, Any]:
-        """What learning changes."""
         return {
             "networks": self.networks.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -365,7 +372,7 @@ class PPOLearner:
 
     @torch.no_grad()
     def _anchor(self, steps: PPOTrainingStep) -> Any:
-        """What the reference says of all steps, on the plans that were acted on."""
+        """Return the reference's log-probabilities, given the plans that were acted on."""
         if self.config.kl_coef == 0.0:
             return None
         policy = self.policy_network if self._reference is None else self._reference
@@ -376,12 +383,12 @@ class PPOLearner:
 
 
 def _weighted(each: Any, steps: PPOTrainingStep) -> Any:
-    """The mean over steps, each with its importance weight."""
+    """Return the mean over steps, each with its importance weight."""
     return (each if steps.importance_weights is None else each * steps.importance_weights).mean()
 
 
 def _mean(values: list[float], counts: list[int]) -> float:
-    """The mean by rows, of those that are numbers; NaN of none."""
+    """Return the mean of the finite values, weighted by rows; NaN without one."""
     known = [(v, n) for v, n in zip(values, counts, strict=True) if math.isfinite(v)]
     total = sum(n for _, n in known)
     return sum(v * n for v, n in known) / total if total else math.nan

@@ -1,13 +1,13 @@
-"""The steps that a learner of vectors learns from, and their advantages along true sequences.
+"""Steps that a learner of vectors learns from, and their advantages along true sequences.
 
-A step has what the policy said when it acted, the plan it was acted on, and, where a planner is to
-learn, what makes the plan again: its window and noise, and the window of the step before.
+A step has the log-probability and value of when it was taken, the plan it was acted on, and, where
+a planner learns, what rebuilds the plan: its window and noise, and the window of the step before.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,18 +19,11 @@ from echoic.primitives import compute_gae
 __all__ = ["GAECalculator", "PPOTrainingStep"]
 
 
-class _Discounts(Protocol):
-    @property
-    def gamma(self) -> float: ...
-    @property
-    def gae_lambda(self) -> float: ...
-
-
 class GAECalculator:
     """Computes advantages and returns.
 
     Args:
-        config: Whatever has ``gamma`` and ``gae_lambda``, as a ``PPOConfig`` has.
+        config: Any object with ``gamma`` and ``gae_lambda``, such as a ``PPOConfig``.
 
     >>> from echoic.agents.learners import PPOConfig
     >>> calculator = GAECalculator(PPOConfig(gamma=0.5, gae_lambda=1.0))
@@ -38,7 +31,7 @@ class GAECalculator:
     (array([[1.5, 1. ]]), array([[1.5, 1. ]]))
     """
 
-    def __init__(self, config: _Discounts) -> None:
+    def __init__(self, config: Any) -> None:
         self.config = config
 
     def compute_advantages(
@@ -51,16 +44,16 @@ class GAECalculator:
         truncated: npt.ArrayLike | None = None,
         final_values: npt.ArrayLike | None = None,
     ) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
-        """Advantages and returns of sequences ``(B, T)``.
+        """Return advantages and returns of sequences ``(B, T)``.
 
         Args:
             rewards: ``(B, T)``.
-            values: Of the states that the steps began with.
+            values: ``(B, T)``, of the states that the steps started in.
             dones: Which steps terminated an episode, so that nothing follows.
             next_values: ``(B,)``, of the states after the last steps; needed where a sequence ends
-                within an episode, and 0 without.
+                within an episode. Default: 0.
             truncated: Which steps were cut off by a time limit; needs ``final_values``.
-            final_values: Of the states after the steps that were cut off.
+            final_values: Values of the states after the steps that were cut off.
         """
         rewards = _numbers("rewards", rewards, 2)
         last = np.zeros(len(rewards)) if next_values is None else _numbers("next", next_values, 1)
@@ -80,7 +73,7 @@ class GAECalculator:
     def compute_advantages_single_episode(
         self, rewards: npt.ArrayLike, values: npt.ArrayLike, next_value: float = 0.0
     ) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
-        """Of one episode ``(T,)``. ``next_value`` is for one that is cut off; 0 is an end."""
+        """Return those of one episode ``(T,)``; ``next_value`` is for one that is cut off."""
         advantages, returns = compute_gae(
             _numbers("rewards", rewards, 1),
             _numbers("values", values, 1),
@@ -101,26 +94,25 @@ def _numbers(name: str, given: npt.ArrayLike, axes: int) -> npt.NDArray[np.float
 
 @dataclass
 class PPOTrainingStep:
-    """`B` steps, whose order does not matter any more.
+    """`B` steps in any order.
 
     Attributes:
         states: ``(B, state_dim)``.
         latent_plans: ``(B, latent_dim)``, the plans acted on.
         actions: ``(B,)``.
         rewards: ``(B,)``.
-        values: ``(B,)``, what the states were thought to be worth when acting.
+        values: ``(B,)``, of the states when acting.
         log_probs: ``(B,)``, of the actions, under the policy that acted.
-        advantages: ``(B,)``, of the sequences that the steps are from.
+        advantages: ``(B,)``, along the sequences that the steps are from.
         returns: ``(B,)``, targets of values.
         importance_weights: ``(B,)``, for steps that were not drawn evenly.
-        windows: ``(B, k + 1, state_dim)``, of which the plans were made.
-        masks: ``(B, k + 1)``, which places of a window hold a state.
+        windows: ``(B, k + 1, state_dim)``, of the plans; ``masks`` ``(B, k + 1)``, which of their
+            places hold a state.
         plan_noise: ``(B, latent_dim)``, of the plans, in standard deviations.
-        previous_windows: ``(B, k + 1, state_dim)``, of the steps before.
-        previous_masks: ``(B, k + 1)``.
+        previous_windows: Windows of the steps before, and ``previous_masks``.
         pairs: ``(B,)``, where the step before is of the same episode, and its window is right.
-        frozen_plans: ``(B,)``, true of steps whose plans are inputs like any other: nothing is
-            learned about them, and there are no windows. All steps of a batch, or none.
+        frozen_plans: ``(B,)``, true of steps whose plans are inputs like any other: the planner
+            does not learn from them, and there are no windows. All steps of a batch, or none.
         action_masks: ``(B, action_dim)``, which actions there were to choose from.
     """
 
@@ -144,49 +136,35 @@ class PPOTrainingStep:
 
     def __post_init__(self) -> None:
         count = len(self.states)
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is None:
-                continue
-            if len(value) != count:
-                raise ArgumentError(f"{field.name} has {len(value)} rows, and states has {count}")
+        for name, value in vars(self).items():
+            if value is not None and len(value) != count:
+                raise ArgumentError(f"{name} has {len(value)} rows, and states has {count}")
 
     def __len__(self) -> int:
         return len(self.states)
 
     def __getitem__(self, index: Any) -> PPOTrainingStep:
-        """Some of the steps."""
+        """Return some of the steps."""
         return PPOTrainingStep(
-            **{
-                field.name: None if value is None else value[index]
-                for field in fields(self)
-                for value in [getattr(self, field.name)]
-            }
+            **{name: None if one is None else one[index] for name, one in vars(self).items()}
         )
 
     def to(self, device: Any) -> PPOTrainingStep:
-        """The same as tensors on a device, numbers in single precision."""
-        moved = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is not None:
-                value = torch.as_tensor(value, device=device)
-                if value.is_floating_point():
-                    value = value.float()
-            moved[field.name] = value
+        """Return the steps as tensors on a device, numbers in single precision."""
+        moved: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            moved[name] = None if value is None else torch.as_tensor(value, device=device)
+            if value is not None and moved[name].is_floating_point():
+                moved[name] = moved[name].float()
         return PPOTrainingStep(**moved)
 
     @classmethod
     def from_rollout(
         cls,
-        gae: Any,
+        gae: GAECalculator,
         *,
-        states: Any,
-        latent_plans: Any,
-        actions: Any,
         rewards: Any,
         values: Any,
-        log_probs: Any,
         dones: Any,
         starts: Any,
         next_values: Any,
@@ -194,65 +172,50 @@ class PPOTrainingStep:
         final_values: Any = None,
         windows: Any = None,
         masks: Any = None,
-        plan_noise: Any = None,
+        **columns: Any,
     ) -> PPOTrainingStep:
-        """The steps of a rollout, with advantages along its true sequences.
+        """Make steps of a rollout, with advantages along its true sequences.
 
         All arguments are ``(T, N, ...)``, time first, but ``next_values`` ``(N,)``.
 
         Args:
-            gae: A :class:`~echoic.agents.learners.GAECalculator`.
-            states: The states acted on.
-            latent_plans: The plans acted on.
-            actions: What was done.
-            rewards: What it earned.
-            values: Of the states, when acting.
-            log_probs: Of the actions, when acting.
+            gae: Computes the advantages.
+            rewards: Rewards of the steps.
+            values: Values of the states, when acting.
             dones: Whether the step terminated its episode.
             starts: Whether an episode starts with the state.
-            next_values: Of the states after the last steps.
+            next_values: Values of the states after the last steps.
             truncated: Whether the step was cut off by a time limit.
-            final_values: Of the states after such steps.
-            windows: Of which the plans were made, if the planner is to learn.
+            final_values: Values of the states after such steps.
+            windows: Windows of the plans, if the planner is to learn.
             masks: Which places of the windows hold a state.
-            plan_noise: Of the plans.
+            **columns: ``states``, ``latent_plans``, ``actions`` and ``log_probs``, and optionally
+                ``plan_noise`` and other fields of this class.
         """
         advantages, returns = gae.compute_advantages(
-            *(_by_row(one) for one in (rewards, values, dones)),
+            _by_row(rewards),
+            _by_row(values),
+            _by_row(dones),
             _array(next_values),
             truncated=None if truncated is None else _by_row(truncated),
             final_values=None if final_values is None else _by_row(final_values),
         )
-        previous: dict[str, Any] = {}
         if windows is not None:
-            # The first step of the rollout has the one before it elsewhere, and pairs with nothing.
+            # The step before the first one is in another rollout: it has no pair.
             pairs = ~torch.as_tensor(starts, dtype=torch.bool)
             pairs[0] = False
-            windows = torch.as_tensor(windows)
-            masks = None if masks is None else torch.as_tensor(masks)
-            previous = {
-                "previous_windows": torch.cat([windows[:1], windows[:-1]]),
-                "previous_masks": None if masks is None else torch.cat([masks[:1], masks[:-1]]),
-                "pairs": pairs,
-            }
-        rows = {
-            "states": states,
-            "latent_plans": latent_plans,
-            "actions": actions,
-            "rewards": rewards,
-            "values": values,
-            "log_probs": log_probs,
-            "advantages": advantages.T,
-            "returns": returns.T,
-            "windows": windows,
-            "masks": masks,
-            "plan_noise": plan_noise,
-            **previous,
-        }
+            columns["pairs"] = pairs
+            for name, one in (("windows", windows), ("masks", masks)):
+                if one is not None:
+                    columns[name] = rows = torch.as_tensor(one)
+                    columns[f"previous_{name}"] = torch.cat([rows[:1], rows[:-1]])
+        columns |= {"rewards": rewards, "values": values}
+        columns |= {"advantages": advantages.T, "returns": returns.T}
         return cls(
             **{
-                name: None if value is None else torch.as_tensor(value).flatten(0, 1)
-                for name, value in rows.items()
+                name: torch.as_tensor(one).flatten(0, 1)
+                for name, one in columns.items()
+                if one is not None
             }
         )
 
@@ -262,5 +225,5 @@ def _array(value: Any) -> Any:
 
 
 def _by_row(value: Any) -> Any:
-    """``(T, N)`` as ``(N, T)``, in numpy."""
+    """Return ``(T, N)`` as ``(N, T)``, in numpy."""
     return np.ascontiguousarray(_array(value).T)

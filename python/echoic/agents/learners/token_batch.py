@@ -1,4 +1,4 @@
-"""Groups of token sequences that a learner learns from: flat arrays, whatever made them.
+"""Groups of token sequences that a learner learns from, as flat arrays.
 
 An *item* is a prompt with what followed it, in one or in several turns; a *group* is the items that
 answer the same prompt. Items lie one after the other without anything between them, and those of a
@@ -7,10 +7,8 @@ group follow each other.
 Invariants:
 
 1. Every array of tokens has ``offsets[-1]`` values, every array of items ``len(offsets) - 1``.
-2. ``mask`` is never set where an item begins: nothing before it could have predicted it.
-3. Where ``mask`` is set, ``logprobs`` is what the policy that drew the token said, and finite.
-
-Knows neither torch nor a loss.
+2. ``mask`` is never set at the start of an item: nothing before it could have predicted it.
+3. Where ``mask`` is set, ``logprobs`` is finite, and that of the policy that drew the token.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ _ROUNDING = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class TokenBatch:
-    """Items of tokens in groups, with what drew them and what they earned.
+    """Items of tokens in groups, with log-probabilities and rewards.
 
     >>> batch = TokenBatch.from_items(
     ...     tokens=[[5, 1, 2], [5, 3]],
@@ -56,19 +54,19 @@ class TokenBatch:
     tokens: Array
     #: Log-probabilities under the policy that drew each token, (tokens,).
     logprobs: Array
-    #: Which tokens the policy has drawn: not those of prompts and of tools, (tokens,).
+    #: Tokens that the policy drew: not those of prompts and tools, (tokens,).
     mask: Array
     #: Where each item begins, and where the last one ends, (items + 1,).
     offsets: Array
-    #: What each item earned, (items,).
+    #: Reward of each item, (items,).
     rewards: Array
     #: The first item of each group, and the end of the last one, (groups + 1,).
     group_offsets: Array
-    #: By how many versions each token's policy was behind the one that learns, (tokens,).
+    #: How many versions each token's policy was behind the one that learns, (tokens,).
     lags: Array
 
     def __post_init__(self) -> None:
-        """Bring arrays to the dtypes that a learner needs, and check that they fit each other."""
+        """Cast arrays to the dtypes that a learner needs, and check that they fit each other."""
         dtypes = {
             "tokens": np.int64,
             "logprobs": np.float32,
@@ -173,11 +171,10 @@ class TokenBatch:
             lags: By how many versions each token's policy was behind; none by default.
         """
         lengths = [len(np.atleast_1d(item)) for item in tokens]
-        columns = {"tokens": tokens, "logprobs": logprobs, "mask": mask}
-        columns["lags"] = (
-            [np.zeros(length, np.int64) for length in lengths] if lags is None else lags
-        )
-        found = {}
+        if lags is None:
+            lags = [np.zeros(length, np.int64) for length in lengths]
+        columns = {"tokens": tokens, "logprobs": logprobs, "mask": mask, "lags": lags}
+        found: dict[str, Any] = {}
         for name, items in columns.items():
             arrays = [np.atleast_1d(np.asarray(item)) for item in items]
             if [len(array) for array in arrays] != lengths:
@@ -186,14 +183,12 @@ class TokenBatch:
                     f"{[len(array) for array in arrays]}"
                 )
             found[name] = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
+        found["mask"] = found["mask"] != 0
         return cls(
-            tokens=found["tokens"],
-            logprobs=found["logprobs"],
-            mask=found["mask"] != 0,
+            **found,
             offsets=_offsets(lengths),
             rewards=np.asarray(rewards),
             group_offsets=_offsets(group_sizes),
-            lags=found["lags"],
         )
 
     def __len__(self) -> int:
@@ -215,7 +210,7 @@ class TokenBatch:
         return np.bincount(self.items[mask], minlength=len(self))
 
     def __repr__(self) -> str:
-        """Say how large it is."""
+        """Return the sizes as text."""
         return (
             f"TokenBatch(groups={len(self.group_offsets) - 1}, items={len(self)}, "
             f"tokens={len(self.tokens)}, made={int(self.mask.sum())})"

@@ -1,6 +1,6 @@
-"""How items lie before a model, and what a token policy is improved by: ratios, clip, divergences.
+"""The inputs of a token model, and the parts of its loss: ratios, weights, divergences.
 
-*Padded*: a row for each item, filled up on the right, where a causal model does not look; any
+*Padded*: a row for each item, filled up on the right, which a causal model does not attend to; any
 causal model can read it. *Packed*: all items in one row without gaps, each with positions from 0
 on; only models that keep such items apart can (:func:`keeps_apart` tests that).
 
@@ -38,7 +38,6 @@ __all__ = [
     "MicroBatch",
     "RatioLevel",
     "TokenScores",
-    "clipped_gain",
     "importance_ratio",
     "keeps_apart",
     "lay_out",
@@ -71,7 +70,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, eq=False)
 class TokenScores:
-    """What a model says of the learned tokens of a micro-batch, (learned,) each."""
+    """Log-probabilities and entropies at the learned tokens of a micro-batch, (learned,)."""
 
     logprobs: Tensor
     entropy: Tensor
@@ -80,7 +79,7 @@ class TokenScores:
 def lay_out(
     batch: TokenBatch, mask: Array, items: Array, *, packed: bool, device: torch.device
 ) -> MicroBatch:
-    """Put ``items`` (rising numbers) before a model; ``mask`` says which tokens are learned."""
+    """Lay out ``items`` (rising numbers) for a model; ``mask`` marks the learned tokens."""
     lengths = batch.lengths[items]
     ends = np.cumsum(lengths)
     local = np.repeat(np.arange(len(items)), lengths)
@@ -101,7 +100,7 @@ def lay_out(
         ids=give(ids),
         positions=give(position[None]) if packed else None,
         rows=give(row[learned]),
-        # What follows a token is said at the one before it.
+        # A token is predicted at the one before it.
         columns=give(column[learned] - 1),
         targets=give(batch.tokens[flat][learned]),
         index=give(flat[learned]),
@@ -159,14 +158,14 @@ RatioLevel = Literal["token", "sequence", "sequence_mean"]
 Aggregation = Literal["token_mean", "sequence_mean", "fixed_length"]
 KlKind = Literal["k1", "k2", "k3"]
 
-# exp(20) is 5e8: a token that far off teaches nothing, and must not become an infinity.
+# exp(20) is 5e8: such a token teaches nothing, and must not become an infinity.
 _LARGEST_LOG_RATIO = 20.0
 
 
 def token_weights(
     batch: TokenBatch, mask: Array, aggregation: Aggregation, fixed_length: int | None
 ) -> Array:
-    """Return by what each token of ``mask`` is multiplied in the loss, (tokens,); 0 elsewhere.
+    """Return the weight of each token of ``mask`` in the loss, (tokens,); 0 elsewhere.
 
     With N items and n_i learned tokens in item i::
 
@@ -190,7 +189,7 @@ def importance_ratio(log_ratio: Tensor, items: Tensor, size: int, level: RatioLe
     """Return how much likelier a token, or the whole of its item, is than it was, (tokens,).
 
     As ``echoic.primitives.compute_importance_weights``, with a gradient; an item's ratio is that of
-    each of its tokens. Those ratios that no float could hold end at exp(±20).
+    each of its tokens. Ratios are bounded to exp(±20).
 
     Args:
         log_ratio: Differences of log-probabilities, (tokens,).
@@ -202,35 +201,9 @@ def importance_ratio(log_ratio: Tensor, items: Tensor, size: int, level: RatioLe
     if level != "token":
         sums = log_ratio.new_zeros(size).index_add(0, items, log_ratio)
         if level == "sequence_mean":
-            counts = torch.bincount(items, minlength=size).clamp_min(1)
-            sums = sums / counts
+            sums = sums / torch.bincount(items, minlength=size).clamp_min(1)
         log_ratio = sums[items]
     return log_ratio.clamp(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO).exp()
-
-
-def clipped_gain(
-    ratio: Tensor, advantages: Tensor, low: float | None, high: float | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return PPO's gain ``min(ρ·A, clip(ρ, 1 − low, 1 + high)·A)``, and where the clip took over.
-
-    Without ``low`` or ``high`` there is no bound on that side.
-
-    Returns:
-        The gain, where it was bounded from below (ρ too small, A < 0), and from above (A > 0).
-    """
-    gain = ratio * advantages
-    bounded = ratio
-    if low is not None:
-        bounded = bounded.clamp(min=1 - low)
-    if high is not None:
-        bounded = bounded.clamp(max=1 + high)
-    bounded = bounded * advantages
-    is_clipped = bounded < gain
-    return (
-        torch.minimum(gain, bounded),
-        is_clipped & (advantages < 0),
-        is_clipped & (advantages > 0),
-    )
 
 
 def token_kl(log_p: Tensor, log_q: Tensor, kind: KlKind) -> Tensor:
@@ -256,9 +229,5 @@ class _TokenKl(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (d,) = ctx.saved_tensors
-        slopes = {
-            "k1": lambda: torch.ones_like(d),
-            "k2": lambda: -d,
-            "k3": lambda: -torch.expm1(d),
-        }
-        return gradient * slopes[ctx.kind](), None, None
+        slope = {"k1": torch.ones_like, "k2": torch.neg, "k3": lambda d: -torch.expm1(d)}[ctx.kind]
+        return gradient * slope(d), None, None

@@ -1,19 +1,19 @@
-"""Improves a causal language model by what its answers earned: what GRPO and RLOO share.
+"""Learners of causal language models from rewarded answers: what GRPO and RLOO share.
 
 A :class:`TokenLearner` takes a batch of groups, compares each token's probability with the one that
-it had when it was drawn, and makes likelier what earned more than the rest of its group. How much
-more is a subclass's :meth:`~TokenLearner.advantages`; all else is a :class:`TokenLearnerConfig`.
+it had when it was drawn, and raises that of items which earned more than the rest of their group.
+A subclass computes the :meth:`~TokenLearner.advantages`; all else is a :class:`TokenLearnerConfig`.
 
 Invariants:
 
 1. The parameters change in ``optimizer.step()`` alone, once in each epoch, after a whole batch. A
-   gradient that is no number is an error before it.
-2. How a batch is split into micro-batches changes nothing but the order of sums.
-3. The model is in its evaluation mode: with dropout, a token would have another probability than it
-   had when it was drawn, at the same weights. Gradients flow all the same.
+   gradient that is not finite is an error before it.
+2. How a batch is split into micro-batches changes only the order of sums.
+3. The model is in evaluation mode: with dropout, a token would have another probability than when
+   it was drawn, at the same weights. Gradients are computed all the same.
 
-Does not generate, does not synchronise weights, knows one process. Gradient checkpointing, which
-transformers models do in their training mode only, is not available.
+It does not generate or synchronise weights, and uses one process. Gradient checkpointing, which
+transformers models do in training mode only, is not available.
 """
 
 from __future__ import annotations
@@ -34,13 +34,11 @@ from echoic.agents import _checks
 from echoic.agents.devices import resolve
 from echoic.agents.learners import checkpoint
 from echoic.agents.learners.lora import LoRAConfig, add_lora, has_lora, without_lora
-from echoic.agents.learners.masters import MasterWeights
 from echoic.agents.learners.token_batch import TokenBatch
 from echoic.agents.learners.token_loss import (
     Aggregation,
     KlKind,
     RatioLevel,
-    clipped_gain,
     importance_ratio,
     keeps_apart,
     lay_out,
@@ -48,6 +46,7 @@ from echoic.agents.learners.token_loss import (
     token_kl,
     token_weights,
 )
+from echoic.agents.learners.updates import MasterWeights, clipped_gain, step
 from echoic.errors import ArgumentError, CheckpointError
 from echoic.primitives import (
     compute_batch_token_kl,
@@ -79,57 +78,65 @@ class TokenLearnerConfig:
     weight_decay: float = 0.0
     #: Of Adam.
     betas: tuple[float, float] = (0.9, 0.999)
-    #: How the learning rate goes from its value to 0 at step ``total_steps``, if it does.
+    #: How the learning rate falls from its value to 0 at step ``total_steps``, if it does.
     schedule: Schedule = "constant"
     #: Steps in which it first rises from 0 to its value.
     warmup_steps: int = 0
-    #: For schedules that end.
+    #: Last step of the schedules "linear" and "cosine".
     total_steps: int | None = None
-    #: The gradient is shortened to this length; ``None`` leaves it.
+    #: The gradient is clipped to this length; ``None``: not at all.
     max_grad_norm: float | None = 1.0
-    #: How often a batch is learned from.
+    #: Passes over each batch.
     epochs: int = 1
 
     #: How far a ratio may be below and above 1 and still count; ``None``: any distance.
     clip_low: float | None = 0.2
     clip_high: float | None = 0.28
-    #: Whose ratio it is: a token's, the product or the geometric mean of a whole item's.
+    #: Ratio of a token, or the product or the geometric mean of those of a whole item.
     ratio_level: RatioLevel = "token"
-    #: What the ratio is a ratio to: the policy that drew the token, or the one before this update.
-    #: In the second case each token is weighted by how much likelier it was before this update
-    #: than when it was drawn, up to ``max_importance`` (the decoupled objective of AReaL,
-    #: arXiv:2505.24298).
+    #: The ratio is to the policy that drew the token, or to the one before this update. In the
+    #: second case each token is weighted by how much likelier it was before this update than when
+    #: it was drawn, up to ``max_importance`` (the decoupled objective of AReaL, arXiv:2505.24298).
     proximal: Literal["behaviour", "start"] = "behaviour"
     max_importance: float = 2.0
-    #: How tokens are put together, see ``token_loss.token_weights``.
+    #: How tokens are averaged, see ``token_loss.token_weights``.
     aggregation: Aggregation = "token_mean"
     #: The length that stands for every item's, for ``aggregation="fixed_length"``.
     fixed_length: int | None = None
-    #: Tokens that are more versions old are not learned from; at the level of sequences, neither is
-    #: the rest of their item.
+    #: Nothing is learned from tokens that are more versions old; at the level of sequences, nor
+    #: from the rest of their item.
     max_lag: int | None = None
 
-    #: The weight of the divergence from the reference policy. With 0 there is no such policy.
+    #: Weight of the divergence from the reference policy. With 0 there is no such policy.
     kl_coef: float = 0.0
     kl_kind: KlKind = "k3"
-    #: Whether the divergence is part of the loss, or is taken from what an item earned.
+    #: Whether the divergence is added to the loss, or subtracted from the rewards.
     kl_place: Literal["loss", "reward"] = "loss"
     entropy_coef: float = 0.0
 
-    #: By what the policy divided its logits when it drew.
+    #: Temperature at which the tokens were drawn.
     temperature: float = 1.0
-    #: Tokens that go through the model at once, at most; ``None``: all.
+    #: Most tokens of a micro-batch; ``None``: the whole batch.
     max_tokens: int | None = None
-    #: Items in one row without gaps, for transformers models that keep them apart, instead of a
-    #: row for each.
+    #: Lay items out in one row without gaps, for transformers models that keep them apart, instead
+    #: of a row for each.
     packed: bool = False
-    #: Learn adapters only; ``None`` learns all parameters that require a gradient.
+    #: Learn adapters only; ``None``: all parameters that require a gradient.
     lora: LoRAConfig | None = None
 
     def __post_init__(self) -> None:
         """Check every field."""
-        _check_choices(self)
-        _check_numbers(self)
+        for name, known in _CHOICES.items():
+            _checks.one_of(self, name, known)
+        given = {name for name, value in vars(self).items() if value is not None}
+        above = {"learning_rate", "temperature", "max_importance", "max_grad_norm"}
+        least = {"weight_decay", "clip_low", "clip_high", "kl_coef", "entropy_coef"}
+        _checks.number(self, *given & above, above=0)
+        _checks.number(self, *given & least, least=0)
+        _checks.whole(self, *given & {"warmup_steps", "max_lag"}, least=0)
+        _checks.whole(self, *given & {"epochs", "fixed_length", "max_tokens", "total_steps"})
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ArgumentError(f"betas are two numbers from 0 to below 1, got {self.betas}")
         if (self.schedule == "constant") != (self.total_steps is None):
             raise ArgumentError(
                 'schedules "linear" and "cosine" end at total_steps, and "constant" has none; got '
@@ -160,34 +167,19 @@ class TokenLearnerConfig:
         return self.learning_rate * left
 
 
-def _check_choices(config: TokenLearnerConfig) -> None:
-    _checks.one_of(config, "schedule", get_args(Schedule))
-    _checks.one_of(config, "ratio_level", get_args(RatioLevel))
-    _checks.one_of(config, "proximal", ("behaviour", "start"))
-    _checks.one_of(config, "aggregation", get_args(Aggregation))
-    _checks.one_of(config, "kl_kind", get_args(KlKind))
-    _checks.one_of(config, "kl_place", ("loss", "reward"))
-
-
-def _check_numbers(config: TokenLearnerConfig) -> None:
-    def given(*names: str) -> list[str]:
-        return [name for name in names if getattr(config, name) is not None]
-
-    _checks.number(
-        config, *given("learning_rate", "temperature", "max_importance", "max_grad_norm"), above=0
-    )
-    _checks.number(
-        config, *given("weight_decay", "clip_low", "clip_high", "kl_coef", "entropy_coef"), least=0
-    )
-    _checks.whole(config, *given("warmup_steps", "max_lag"), least=0)
-    _checks.whole(config, *given("epochs", "fixed_length", "max_tokens", "total_steps"))
-    if len(config.betas) != 2 or not all(0 <= beta < 1 for beta in config.betas):
-        raise ArgumentError(f"betas are two numbers from 0 to below 1, got {config.betas}")
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "schedule": get_args(Schedule),
+    "ratio_level": get_args(RatioLevel),
+    "proximal": ("behaviour", "start"),
+    "aggregation": get_args(Aggregation),
+    "kl_kind": get_args(KlKind),
+    "kl_place": ("loss", "reward"),
+}
 
 
 @dataclass
 class _Totals:
-    """Sums over the tokens of an epoch, as the metrics need them."""
+    """Sums over the tokens of an epoch, for the metrics."""
 
     tokens: int = 0
     sums: dict[str, float] = field(default_factory=dict)
@@ -204,14 +196,14 @@ class _Totals:
 
 @dataclass(frozen=True, eq=False)
 class _Work:
-    """A batch, and what is the same for it in every epoch. Arrays of tensors are (tokens,)."""
+    """A batch, and what is the same for it in every epoch. Tensors are (tokens,)."""
 
     parts: list[MicroBatch]
     behaviour: Tensor
     advantages: Tensor
     weights: Tensor
     reference: Tensor | None
-    #: What the policy said before this update, as the first epoch finds it.
+    #: Log-probabilities before this update, filled in the first epoch.
     start: Tensor
 
 
@@ -225,11 +217,11 @@ class TokenLearner(ABC):
         policy: A causal model: ``policy(ids)`` returns logits (rows, places, vocabulary), or an
             object that has them as ``logits``, as transformers models do. It is moved to the
             device.
-        config: How it learns.
-        reference: What ``kl_coef`` keeps the policy near to. By default the policy as it is now:
-            a copy of it, or with LoRA the policy without its adapters. Another model is the
-            learner's from then on: it is moved to the device, and frozen.
-        device: Where to learn, ``"auto"``, ``"cpu"`` or ``"cuda"``.
+        config: Settings.
+        reference: Policy that ``kl_coef`` keeps this one near to. By default the policy as it is
+            now: a copy of it, or with LoRA the policy without its adapters. Another model belongs
+            to the learner from then on: it is moved to the device, and frozen.
+        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
     """
 
     def __init__(
@@ -263,18 +255,18 @@ class TokenLearner(ABC):
         self._reference = self._make_reference(reference)
         if config.packed and not keeps_apart(self.policy, self.device):
             raise ArgumentError(
-                "packed items see each other in this model: it takes no position_ids, or does not "
-                "tell items apart by them; use packed=False"
+                "packed items attend to each other in this model: it takes no position_ids, or "
+                "does not separate items by them; use packed=False"
             )
 
     def _make_reference(self, given: Any) -> Any:
-        """The reference model; ``None`` if there is none, or it is the policy without adapters."""
+        """Return the reference model; None without one, or if it is the policy without adapters."""
         if self.config.kl_coef == 0:
             if given is not None:
                 raise ArgumentError("a reference was given, but kl_coef is 0: it would not be used")
             return None
         if given is self.policy:
-            # Freezing it would end its learning: what is meant is the policy as it is now.
+            # Freezing it would end its learning: the policy as it is now is meant.
             given = None
         if given is None and has_lora(self.policy):
             return None
@@ -292,14 +284,14 @@ class TokenLearner(ABC):
             ``loss`` and its parts ``policy_loss``, ``kl`` and ``entropy``; ``clip_fraction`` with
             its sides ``clip_low_fraction`` and ``clip_high_fraction``; ``ratio_mean``,
             ``ratio_min``, ``ratio_max`` and ``effective_samples`` (the share of tokens or items
-            that the ratios leave); ``kl_behaviour``: how far the policy has moved from the one that
-            drew; ``grad_norm``, ``learning_rate``; ``tokens``, ``stale_tokens``, ``items``,
+            that the ratios leave); ``kl_behaviour``: the divergence from the policy that drew;
+            ``grad_norm``, ``learning_rate``; ``tokens``, ``stale_tokens``, ``items``,
             ``micro_batches``, ``reward``, ``advantage_std``; ``stepped``: 0 if every token was too
             old, so that nothing was learned. Several epochs are averaged.
 
         Raises:
-            ArgumentError: An item is longer than ``max_tokens``.
-            FloatingPointError: The gradient is no number. That step was not made.
+            ArgumentError: If an item is longer than ``max_tokens``.
+            FloatingPointError: If the gradient is not finite. That step was not taken.
         """
         found = TokenBatch.from_rollouts(batch) if isinstance(batch, RolloutBatch) else batch
         learned = self._learned(found)
@@ -322,7 +314,7 @@ class TokenLearner(ABC):
         return metrics
 
     def _learned(self, batch: TokenBatch) -> Array:
-        """Which tokens are learned from: those of the policy that are not too old."""
+        """Return the mask of the policy's tokens that are not too old."""
         if self.config.max_lag is None:
             return batch.mask
         is_old = batch.mask & (batch.lags > self.config.max_lag)
@@ -341,16 +333,8 @@ class TokenLearner(ABC):
         else:
             lengths = batch.lengths[items]
             plan, count = plan_micro_batches(lengths, np.zeros_like(lengths), 1, budget)
-        return [
-            lay_out(
-                batch,
-                mask,
-                items[plan == number],
-                packed=self.config.packed,
-                device=self.device,
-            )
-            for number in range(count)
-        ]
+        settings: Any = {"packed": self.config.packed, "device": self.device}
+        return [lay_out(batch, mask, items[plan == number], **settings) for number in range(count)]
 
     def _prepare(self, batch: TokenBatch, learned: Array) -> tuple[_Work, Array]:
         config = self.config
@@ -358,7 +342,7 @@ class TokenLearner(ABC):
         rewards = batch.rewards
         reference = None
         if config.kl_coef > 0 and config.kl_place == "reward":
-            # What an item costs is a matter of all its tokens, however old.
+            # The cost of an item is a sum over all its tokens, however old.
             said = self._ask_reference(batch, self._parts(batch, batch.mask))
             rewards = rewards - config.kl_coef * self._divergences(batch, said.cpu().numpy())
             reference = said
@@ -379,21 +363,21 @@ class TokenLearner(ABC):
     def _give(self, array: Array) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, np.float32)).to(self.device)
 
-    def _score(self, model: Any, part: MicroBatch, *, with_entropy: bool = False) -> TokenScores:
+    def _score(self, model: Any, part: MicroBatch, *, with_entropy: bool) -> TokenScores:
         return score(model, part, self.config.temperature, with_entropy=with_entropy)
 
     def _ask_reference(self, batch: TokenBatch, parts: list[MicroBatch]) -> Tensor:
-        """The reference's log-probabilities, (tokens,)."""
+        """Return the reference's log-probabilities, (tokens,)."""
         said = torch.zeros(len(batch.tokens), device=self.device)
         is_off = self._reference is None
         model = self.policy if is_off else self._reference
         with torch.no_grad(), without_lora(self.policy) if is_off else nullcontext():
             for part in parts:
-                said[part.index] = self._score(model, part).logprobs.float()
+                said[part.index] = self._score(model, part, with_entropy=False).logprobs.float()
         return said
 
     def _divergences(self, batch: TokenBatch, reference: Array) -> Array:
-        """How far the policy that drew was from the reference, summed over each item."""
+        """Return the divergence of the policy that drew from the reference, summed over items."""
         found: Array = compute_batch_token_kl(
             np.ascontiguousarray(batch.logprobs[batch.mask]),
             np.ascontiguousarray(reference[batch.mask]),
@@ -403,7 +387,7 @@ class TokenLearner(ABC):
         return found
 
     def _epoch(self, work: _Work, epoch: int) -> dict[str, float]:
-        """Make one step from a whole batch, a micro-batch at a time."""
+        """Take one step from a whole batch, a micro-batch at a time."""
         self.policy.zero_grad(set_to_none=True)
         self.optimizer.zero_grad(set_to_none=True)
         totals = _Totals()
@@ -417,7 +401,7 @@ class TokenLearner(ABC):
         return metrics
 
     def _loss(self, work: _Work, part: MicroBatch, totals: _Totals, *, is_first: bool) -> Tensor:
-        """A micro-batch's share of the loss."""
+        """Return a micro-batch's share of the loss."""
         config = self.config
         said = self._score(self.policy, part, with_entropy=config.entropy_coef > 0)
         logprobs = said.logprobs.float()
@@ -426,7 +410,7 @@ class TokenLearner(ABC):
         old = behaviour
         if config.proximal == "start":
             if is_first:
-                # Nothing has changed yet, so this is what the policy was before the update.
+                # Nothing has changed yet, so this is the policy before the update.
                 work.start[part.index] = logprobs.detach()
             old = work.start[part.index]
             shift = importance_ratio(old - behaviour, part.items, part.size, config.ratio_level)
@@ -471,18 +455,11 @@ class TokenLearner(ABC):
         return found
 
     def _step(self) -> float:
-        parameters = self.optimizer.param_groups[0]["params"]
+        group = self.optimizer.param_groups[0]
         longest = math.inf if self.config.max_grad_norm is None else self.config.max_grad_norm
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, longest))
-        if not math.isfinite(norm):
-            self.optimizer.zero_grad(set_to_none=True)
-            raise FloatingPointError(
-                f"the gradient of step {self.steps} is {norm}; the step was not made. Look at the "
-                "rewards, at the log-probabilities of the batch, and at the learning rate"
-            )
-        self.optimizer.param_groups[0]["lr"] = self._rate()
+        group["lr"] = self._rate()
         self._masters.follow()
-        self.optimizer.step()
+        norm = step(self.optimizer, group["params"], longest)
         self._masters.give()
         self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1
@@ -492,11 +469,10 @@ class TokenLearner(ABC):
         return self.config.rate(self.steps)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write what is needed to go on into one file, all or nothing.
+        """Write the learner's state to one file, all or nothing.
 
         It has the parameters that learn, their float32 copies where they have 16 bits, the
-        optimizer and the generators. Frozen parameters and
-        the reference are not in there but for a fingerprint.
+        optimizer and the generators; of frozen parameters and the reference a fingerprint only.
         """
         state = {
             "policy": self._trained(),
@@ -511,52 +487,49 @@ class TokenLearner(ABC):
         checkpoint.save(path, state, kind=type(self).__name__)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Go on from what a learner of the same kind, settings and first model has saved.
+        """Continue from what a learner of the same kind, settings and first model has saved.
 
-        On the CPU, the updates after it are bit for bit those that would have followed.
+        On the CPU, later updates are bit for bit those that would have followed.
 
         Raises:
-            CheckpointError: It is another kind of learner's, or of another model. Nothing was
+            CheckpointError: If it is of another kind of learner, or of another model. Nothing was
                 loaded.
         """
         state = checkpoint.load(path, kind=type(self).__name__)
         mine = self._trained()
-        theirs = state["policy"]
-        shapes = [
+        shapes, theirs = (
             {name: (tuple(one.shape), one.dtype) for name, one in of.items()}
-            for of in (mine, theirs)
-        ]
-        if shapes[0] != shapes[1]:
-            odd = sorted(dict(shapes[0].items() ^ shapes[1].items()))
+            for of in (mine, state["policy"])
+        )
+        if shapes != theirs:
+            odd = sorted(dict(shapes.items() ^ theirs.items()))
             raise CheckpointError(f"{path} is of another model: {odd[:4]} differ")
-        if state["config"] != _plain(asdict(self.config)):
-            theirs_config, mine_config = state["config"], _plain(asdict(self.config))
-            odd = [name for name in mine_config if mine_config[name] != theirs_config.get(name)]
+        config = _plain(asdict(self.config))
+        if state["config"] != config:
+            odd = [name for name in config if config[name] != state["config"].get(name)]
             raise CheckpointError(f"{path} was made with other settings: {odd} differ")
         if state["frozen"] != self._fingerprint:
             raise CheckpointError(
                 f"{path} belongs to another frozen model or reference; make the learner from the "
-                "model that it was first made from"
+                "model that the saved one was first made from"
             )
-        # Earlier releases kept none.
-        masters = state.get("masters")
-        if masters is not None:
-            self._masters.check(masters)
+        masters = state["masters"]
+        self._masters.check(masters)
         with torch.no_grad():
             for name, tensor in mine.items():
-                tensor.copy_(theirs[name])
+                tensor.copy_(state["policy"][name])
         self._masters.load(masters)
         self.optimizer.load_state_dict(state["optimizer"])
         self.updates, self.steps = state["updates"], state["steps"]
         checkpoint.set_random_state(state["random"])
 
     def _trained(self) -> dict[str, Tensor]:
-        """The parameters that learn, each once: tied ones share a tensor."""
+        """Return the parameters that learn, each once: tied ones share a tensor."""
         return {name: one.data for name, one in self.policy.named_parameters() if one.requires_grad}
 
     @cached_property
     def _fingerprint(self) -> str:
-        """A digest of everything that an update reads and never writes."""
+        """Digest of everything that an update reads and never writes."""
         digest = hashlib.sha256()
         frozen = [one for one in self.policy.named_parameters() if not one[1].requires_grad]
         frozen += self.policy.named_buffers()
@@ -570,13 +543,13 @@ class TokenLearner(ABC):
 
 
 def _divergence(behaviour: Tensor, logprobs: Tensor) -> Tensor:
-    """The k3 estimate of KL(behaviour ‖ policy), summed: tokens were drawn by the first."""
+    """Return the k3 estimate of KL(behaviour ‖ policy), summed over tokens."""
     total = compute_token_kl(behaviour.cpu(), logprobs.detach().cpu(), estimator="k3")
     return torch.tensor(total, dtype=torch.float64, device=logprobs.device)
 
 
 def _one_each(ratio: Tensor, part: MicroBatch, level: RatioLevel) -> Tensor:
-    """The ratios of tokens, or one of each item that has some."""
+    """Return the ratios of tokens, or one for each item."""
     if level == "token":
         return ratio
     is_first = torch.ones_like(part.items, dtype=torch.bool)
@@ -585,7 +558,7 @@ def _one_each(ratio: Tensor, part: MicroBatch, level: RatioLevel) -> Tensor:
 
 
 def _plain(tree: Any) -> Any:
-    """A config as JSON gives it back."""
+    """Return a config as JSON gives it back."""
     if isinstance(tree, dict):
         return {name: _plain(value) for name, value in tree.items()}
     return [_plain(value) for value in tree] if isinstance(tree, tuple | list) else tree

@@ -1,9 +1,4 @@
-"""Replay of what surprised: experiences drawn by how far their plans were from the usual.
-
-- :class:`PrioritizedReplayBuffer` scores, keeps and draws.
-- :class:`HotColdBuffer` is the same store for scores of your own.
-- :class:`SurpriseCalculator` has the moving mean of plans. One can serve several parts of an agent.
-- :class:`ReplayConfig` has all settings, :class:`Experience` is what comes back.
+"""Surprise replay: experiences sampled by the distance of their plans from the mean plan.
 
 Nothing here imports torch.
 """

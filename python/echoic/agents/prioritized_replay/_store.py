@@ -1,7 +1,7 @@
-"""The native buffer, made when the first experience tells what experiences look like, and its file.
+"""The native buffer, made for the first experience, and its file.
 
-Values of users become arrays of numpy: tensors of torch are taken from where they are. A buffer is
-saved as an ``.npz`` archive of plain arrays, which numpy reads without pickle.
+Values become arrays of numpy; tensors of torch are read in place. A buffer is saved as an ``.npz``
+archive of plain arrays, without pickle.
 """
 
 from __future__ import annotations
@@ -35,26 +35,25 @@ __all__ = ["Aged", "Experience", "Store", "columns_of", "example_of", "experienc
 
 @dataclass(slots=True, eq=False)
 class Experience:
-    """One step of an agent, and what is known of it.
+    """One step of an agent.
 
-    Arrays of an experience that was drawn are views into its batch, which lives as long as one of
-    them.
+    Arrays of a sampled experience are views into its batch, which lives as long as one of them.
 
     Attributes:
-        state: What was observed.
+        state: The observation.
         latent_plan: The plan at that time.
-        action: What was done.
-        reward: What it gave.
-        next_state: What was observed then.
-        done: Whether the episode ended with it.
-        timestamp: How many experiences were added before it.
-        surprise_score: Its score by the mean of plans when it was drawn.
-        priority: The score that it was drawn by.
+        action: The action.
+        reward: The reward.
+        next_state: The next observation.
+        done: Whether the episode ended with this step.
+        timestamp: Number of experiences added before it.
+        surprise_score: Score by the mean of plans when it was sampled.
+        priority: Score that it was sampled by.
         age: Updates of the learner since it was added.
-        log_prob: Log-probability of the action under the policy that took it; NaN if nobody told.
-        value: What that policy's critic expected; NaN if nobody told.
-        episode_id: Whose step it is; -1 if nobody told.
-        policy_version: Which policy took it; -1 if nobody told.
+        log_prob: Log-probability of the action under the policy that acted; NaN if not given.
+        value: Value by that policy's critic; NaN if not given.
+        episode_id: Its episode; -1 if not given.
+        policy_version: Version of the policy that acted; -1 if not given.
         index: For ``update_priorities``. It is never given to another experience.
     """
 
@@ -76,13 +75,7 @@ class Experience:
 
 
 class Aged(NamedTuple):
-    """What an update of the learner has changed.
-
-    Attributes:
-        migrated: Experiences that became cold.
-        expired: Those that went because of their age.
-        refreshed: Scores that were computed anew.
-    """
+    """Numbers of experiences that became cold and that were too old, and of updated scores."""
 
     migrated: int
     expired: int
@@ -103,12 +96,12 @@ ORDER = ("state", "latent_plan", "action", "reward", "next_state", "done")
 
 
 def plain(value: Any) -> Any:
-    """The value, or what numpy can read of it if it is a tensor."""
+    """Return the value; a tensor as an array of numpy."""
     return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
 
 def _kept(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """In which dtype values are kept: floats in 32 bits, everything else as it is."""
+    """Return the dtype in the buffer: floats have at most 32 bits, all else is unchanged."""
     if dtype.kind == "f" and dtype.itemsize > 4:
         return np.dtype(np.float32)
     if dtype.kind in "biuf":
@@ -117,7 +110,7 @@ def _kept(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def example_of(fields: dict[str, Any], latent_dim: int, *, many: bool) -> dict[str, Any]:
-    """One experience like these, as zeros."""
+    """Return one experience like these, as zeros."""
     example: dict[str, Any] = {}
     for name in ORDER:
         if name == "latent_plan":
@@ -134,7 +127,7 @@ def example_of(fields: dict[str, Any], latent_dim: int, *, many: bool) -> dict[s
 
 
 def _cast(name: str, array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """The same numbers in another dtype: floats may be rounded, and only a flag is no number."""
+    """Cast numbers: floats may be rounded, integers must be exact, ``done`` takes any number."""
     if name == "done" and array.dtype.kind in "biuf":
         return array.astype(dtype)
     if not np.can_cast(array.dtype, dtype, "same_kind"):
@@ -142,14 +135,14 @@ def _cast(name: str, array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.nd
     cast = array.astype(dtype)
     if dtype.kind in "biu" and not np.array_equal(cast, array):
         odd = array[cast != array].flat[0]
-        raise ArgumentError(f"`{name}`: expected numbers that {dtype} has, got {odd}")
+        raise ArgumentError(f"`{name}`: expected numbers in the range of {dtype}, got {odd}")
     return cast
 
 
 def columns_of(
     fields: dict[str, Any], example: dict[str, Any], *, many: bool
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """The fields as the example has them; what was not told gets its place-holder."""
+    """Return the fields in the shapes and dtypes of the example, with defaults for missing ones."""
     columns = {}
     rows = len(fields["state"]) if many else None
     for name, like in example.items():
@@ -165,7 +158,7 @@ def columns_of(
         if array.shape != expected:
             if array.size != like.size * (rows or 1) or (many and array.shape[:1] != lead):
                 raise ArgumentError(f"`{name}`: expected shape {expected}, got {array.shape}")
-            # One number as an array of one, the other way round, or an axis of length one.
+            # Axes of length one may be missing or too many.
             array = array.reshape(expected)
         columns[name] = np.ascontiguousarray(array).reshape(expected)
     return columns
@@ -173,7 +166,7 @@ def columns_of(
 
 Done = TypeVar("Done")
 FIELDS = tuple(field.name for field in dataclasses.fields(Experience))
-# What the statistics of a buffer that never had anything are.
+# Statistics, all zero before the first experience.
 NUMBERS = (
     *("hot_size", "cold_size", "total_size", "updates", "added", "migrated", "expired", "evicted"),
     *("refreshed", "rescaled", "mean_score", "std_score", "row_bytes", "bytes_per_item"),
@@ -184,8 +177,7 @@ NUMBERS = (
 class Store:
     """Experiences in their tiers, as columns.
 
-    ``computes`` says whether scores are computed here, and ``moves`` whether the mean of plans
-    follows.
+    With ``computes`` scores are computed here; with ``moves`` experiences move the mean of plans.
     """
 
     def __init__(
@@ -200,16 +192,16 @@ class Store:
         self.mean = mean
         self._computes = computes
         self._moves = moves
-        # Of the draws, from the first experience on.
+        # Seed of the draws, from the first experience on.
         self.seed = secrets.randbits(64) if config.seed is None else config.seed
-        # Who has this may make the native buffer.
+        # Held while the native buffer is made.
         self.beginning = threading.Lock()
-        # The native buffer, and what its experiences are like: one value, so that nobody sees half.
+        # The native buffer and its example: one value, so that other threads see both or none.
         self._begun: tuple[_native.SurpriseReplay, dict[str, Any]] | None = None
 
     @property
     def rows(self) -> _native.SurpriseReplay | None:
-        """The native buffer, if there was an experience."""
+        """The native buffer; None before the first experience."""
         begun = self._begun
         return None if begun is None else begun[0]
 
@@ -220,23 +212,23 @@ class Store:
     def begin(
         self, example: dict[str, Any], first: Callable[[_native.SurpriseReplay], Done]
     ) -> Done:
-        """Makes the native buffer for experiences like this one, and does the first thing with it.
+        """Make the native buffer for experiences like this one, and call a function with it.
 
-        Where that fails, nothing is left of either. Who calls has ``beginning``.
+        If that fails, the buffer is closed. The caller holds ``beginning``.
         """
         mean = self.mean
         if mean is None:
-            # Scores are given, and nothing is compared.
+            # Scores are given, and not computed.
             mean = _native.EMAPlanTracker(len(example["latent_plan"]), self.config.ema_decay)
         rows = self._made(example, mean)
         try:
             done = first(rows)
         except BaseException:
-            # Its file is in the way of the next one.
+            # Otherwise its file would block the next one.
             rows.close()
             raise
         self.mean = mean
-        # Last: who sees it may use it.
+        # Last: other threads use it from here on.
         self._begun = (rows, example)
         return done
 
@@ -270,12 +262,12 @@ class Store:
     def add(
         self, fields: dict[str, Any], *, many: bool, scores: Any | None = None
     ) -> npt.NDArray[np.int64]:
-        """Adds one experience, or as many as the arrays have rows, and gives their indices."""
+        """Add one experience, or a row of the arrays for each of many; return their indices."""
         fields = {name: plain(value) for name, value in fields.items() if value is not None}
         if self._begun is None:
             dims = self.mean.dim if self.mean else int(np.shape(fields["latent_plan"])[-1])
             example = example_of(fields, dims, many=many)
-            # Before the lock: to read a value may run the user's code.
+            # Before the lock: reading a value may run the user's code.
             columns = columns_of(fields, example, many=many)
             with self.beginning:
                 if self._begun is None:
@@ -284,24 +276,24 @@ class Store:
                     )
         begun = self._begun
         if begun is None:
-            # Another thread has emptied it meanwhile.
+            # Another thread has reset it meanwhile.
             return self.add(fields, many=many, scores=scores)
         rows, example = begun
         columns = columns_of(fields, example, many=many)
         return rows.add(columns, many=many, scores=scores)
 
     def tick(self, updates: int) -> Aged:
-        """So many updates of the learner have happened."""
+        """Count updates of the learner."""
         rows = self.rows
         return Aged(0, 0, 0) if rows is None else Aged(*rows.tick(updates))
 
     def statistics(self) -> dict[str, Any]:
-        """What is there and what has happened; of a buffer that never had anything, zeros."""
+        """Return sizes and counts; zeros before the first experience."""
         rows = self.rows
         return dict.fromkeys(NUMBERS, 0) if rows is None else rows.statistics()
 
     def update_priorities(self, experiences: Any, priorities: Any) -> int:
-        """Gives experiences, or those of some indices, scores of their own."""
+        """Set the scores of experiences, or of indices."""
         rows = self.rows
         if rows is None:
             return 0
@@ -311,22 +303,30 @@ class Store:
         return rows.update_priorities(indices, np.asarray(plain(priorities), np.float64))
 
     def reset(self, seed: int) -> None:
-        """Becomes what never had an experience, and whose draws have this seed."""
+        """Return to the state before the first experience, with this seed of the draws."""
         with self.beginning:
             begun, self._begun, self.seed = self._begun, None, seed
         if begun is not None:
-            # Its file is in the way of the next one.
+            # Otherwise its file would block the next one.
             begun[0].close()
 
     def clear(self) -> None:
-        """Forgets all experiences; what they look like stays."""
-        rows = self.rows
-        if rows is not None:
-            rows.clear()
+        """Remove all experiences; their shapes and dtypes are kept."""
+        if self.rows is not None:
+            self.rows.clear()
+
+    def sample(self, batch_size: int, temperature: float, **settings: Any) -> dict[str, Any]:
+        """Sample a batch; settings that are None are the configuration's."""
+        rows, config = self.rows, self.config
+        if rows is None:
+            raise ReplayError("the buffer has no experiences")
+        chosen = {name: value for name, value in settings.items() if value is not None}
+        defaults = {"hot_ratio": config.hot_sample_ratio, "beta": config.importance_sampling_beta}
+        return rows.sample(batch_size, temperature=temperature, **{**defaults, **chosen})
 
 
 def experiences_of(batch: Mapping[str, Any]) -> list[Experience]:
-    """The rows of a batch, one by one."""
+    """Return the rows of a batch as experiences."""
 
     def rows(name: str) -> Any:
         array = batch[name]
@@ -336,7 +336,7 @@ def experiences_of(batch: Mapping[str, Any]) -> list[Experience]:
 
 
 FORMAT = 1
-# What scores in the file were computed with.
+# Settings that the scores in a file depend on.
 RULES = (
     *("surprise_weight", "reward_weight", "ema_decay", "score_scale", "score_clip"),
     *("sampling_mode", "priority_alpha"),
@@ -344,7 +344,7 @@ RULES = (
 
 
 def save_buffer(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -> None:
-    """Writes everything to a file, which appears whole or not at all."""
+    """Write a buffer to a file, which appears whole or not at all."""
     rows = buffer._store.rows
     config = dataclasses.asdict(buffer.config)
     about: dict[str, Any] = {
@@ -370,7 +370,7 @@ def save_buffer(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -
 
 
 def load_buffer(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -> None:
-    """Replaces everything by what a file has."""
+    """Replace the contents of a buffer by those of a file."""
     about, arrays = _read(path)
     config = dataclasses.asdict(buffer.config)
     if about["latent_dim"] != buffer.latent_dim:
@@ -382,8 +382,7 @@ def load_buffer(buffer: PrioritizedReplayBuffer, path: str | os.PathLike[str]) -
             raise ReplayError(f"{path} was made with {name}={got!r}, and the buffer {expected!r}")
     store = buffer._store
     if about["leaves"] is None:
-        # Files of earlier versions do not say how draws begin.
-        store.reset(about.get("seed", store.seed))
+        store.reset(about["seed"])
         if buffer._moves:
             ema = {"decay": buffer.config.ema_decay, "count": int(arrays["mean_count"])}
             buffer.surprise_calculator.tracker.load_state_dict({**ema, "ema": arrays["mean"]})
@@ -404,7 +403,7 @@ def _fill(
     leaves: list[tuple[str, str, tuple[int, ...]]],
     arrays: dict[str, Any],
 ) -> None:
-    """Has a native buffer become what the arrays say."""
+    """Load arrays into a native buffer."""
     own = [(name, dtype, tuple(shape)) for name, dtype, shape in rows.leaves()]
     if sorted(own) != sorted(leaves):
         odd = [leaf for leaf in leaves if leaf not in own]
@@ -423,12 +422,12 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]
         with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file}
         about = json.loads(bytes(arrays.pop(ABOUT)))
-        missing = {"format", "latent_dim", "rules", "leaves"} - about.keys()
+        missing = {"format", "latent_dim", "rules", "leaves", "seed"} - about.keys()
         if missing or set(RULES) - about["rules"].keys():
-            raise ValueError("it does not say what it has")
+            raise ValueError("its description is incomplete")
     except FileNotFoundError:
         raise
-    except Exception as error:  # a damaged archive fails in as many ways as it has parts
+    except Exception as error:  # a damaged archive fails in many ways
         raise ReplayError(f"{path} is not a buffer that was saved: {error}") from error
     if about["format"] != FORMAT:
         raise ReplayError(f"{path} has format {about['format']}, and this reads format {FORMAT}")

@@ -1,4 +1,4 @@
-"""All settings of surprise replay."""
+"""Settings of surprise replay."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ Mode = Literal["softmax", "power"]
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """Settings of the buffers of this package. They are checked when the object is made.
+    """Settings of the buffers of this package.
 
     Attributes:
-        hot_buffer_size: How many hot experiences there may be. Of more the lowest score goes, and
-            of equal scores the oldest.
-        cold_buffer_size: The same of cold ones.
-        age_threshold: Up to which age an experience is hot. Ages count updates of the learner.
-        max_replay_age: Up to which age it stays.
+        hot_buffer_size: Most hot experiences. Of more, the lowest score is removed, and of equal
+            scores the oldest.
+        cold_buffer_size: Most cold experiences.
+        age_threshold: Highest age of a hot experience. Ages count updates of the learner.
+        max_replay_age: Highest age of any experience.
         temperature: Of the softmax over scores: small ones prefer high scores more.
-        surprise_weight: What ``|plan - mean|**2`` counts in a score.
-        reward_weight: What ``|reward|`` counts in a score.
-        ema_decay: How much of the mean of plans a new plan leaves.
-        min_experiences: With fewer, ``sample_batch`` gives nothing, and says so.
-        max_experiences: How many there may be in both tiers together.
+        surprise_weight: Weight of ``|plan - mean|**2`` in a score.
+        reward_weight: Weight of ``|reward|`` in a score.
+        ema_decay: Decay of the mean of plans.
+        min_experiences: With fewer, ``sample_batch`` returns nothing, with a warning.
+        max_experiences: Most experiences in both tiers together.
         priority_alpha: The exponent of scores with ``sampling_mode="power"``.
         importance_sampling_beta: The exponent of importance weights: 1 corrects all of the bias.
         hot_sample_ratio: The share of a batch that is hot, rounded down.
         score_scale: ``"zscore"`` divides squared distances by the number of dimensions, and draws
             by how many standard deviations a score is from the mean of all; ``"mean"`` divides
-            only; ``"sum"`` does neither: with plans of many dimensions its softmax puts everything
-            on one experience.
-        score_clip: At most so many standard deviations count.
+            only; ``"sum"`` does neither: with plans of many dimensions its softmax draws almost
+            only one experience.
+        score_clip: Most standard deviations that count.
         sampling_mode: ``"softmax"``, or ``"power"``: probabilities are ``score**(alpha / T)``, and
             the z-score is not used.
-        refresh_per_update: How many scores are computed anew, in turns, for each update of the
+        refresh_per_update: Number of scores that are updated, in turns, for each update of the
             learner. Those of a batch always are.
-        seed: Of the draws; random when ``None``.
-        cold_path: A file for the cold experiences, in place of memory. It is removed in the end.
-        cold_overwrite: Whether a file of an earlier buffer that is there may be replaced.
+        seed: Seed of the draws; None: random.
+        cold_path: File for the cold experiences, in place of memory; removed at the end.
+        cold_overwrite: Whether an existing file of an earlier buffer may be replaced.
 
     >>> ReplayConfig(hot_buffer_size=1000, temperature=0.5).score_scale
     'zscore'

@@ -1,4 +1,4 @@
-"""Experiences that are drawn by how much their plans and rewards surprised."""
+"""Replay buffers that sample experiences by the surprise of their plans and rewards."""
 
 from __future__ import annotations
 
@@ -30,22 +30,25 @@ if TYPE_CHECKING:
 __all__ = ["HotColdBuffer", "PrioritizedReplayBuffer", "SurpriseCalculator"]
 
 
+# Fields of an experience that the caller gives.
+GIVEN = (*ORDER, "log_prob", "value", "episode_id", "policy_version")
+
+
 class SurpriseCalculator:
     """The moving mean of plans, and scores by it.
 
     ``score = surprise_weight * |plan - mean|**2 + reward_weight * |reward|``, where the squared
     distance is divided by the number of dimensions unless ``score_scale="sum"``. Then ``mean =
-    ema_decay * mean + (1 - ema_decay) * plan``; the first plan becomes the mean. Score first, then
-    update: a plan that has moved the mean already looks less surprising than it was. Before the
-        first plan the mean is zero.
+    ema_decay * mean + (1 - ema_decay) * plan``; the first plan becomes the mean, which is zero
+    before. Score first, then update: a plan that has moved the mean looks less surprising.
 
-    The mean may be that of another part of the agent, such as a planner: give its
+    The mean may be shared with another part of the agent, such as a planner: pass its
     :class:`echoic.agents.kernels.EMAPlanTracker`, and let only one of them update it.
 
     Args:
         config: The settings.
-        latent_dim: How many numbers a plan has.
-        tracker: The mean of plans, with ``config.ema_decay``. Its own one if ``None``.
+        latent_dim: Numbers of a plan.
+        tracker: The mean of plans, with ``config.ema_decay``; None makes a new one.
 
     >>> from echoic.agents.prioritized_replay import ReplayConfig
     >>> config = ReplayConfig(reward_weight=0.1, score_scale="sum")
@@ -67,11 +70,11 @@ class SurpriseCalculator:
             )
 
     def update_ema_plan(self, latent_plan: Any) -> None:
-        """Takes a plan, or one after the other of an array of them, into the mean."""
+        """Move the mean by a plan, or by each of several."""
         self.tracker.update(self._plans(latent_plan))
 
     def compute_surprise_score(self, latent_plan: Any, reward: Any = 0.0) -> Any:
-        """The score of a plan and its reward, or of each of several, by the mean as it is now."""
+        """Return the score of a plan and its reward, or of each of several, by the current mean."""
         plans = self._plans(latent_plan)
         rewards = np.broadcast_to(np.asarray(plain(reward), np.float64), plans.shape[:-1])
         weight = self.config.surprise_weight
@@ -85,23 +88,23 @@ class SurpriseCalculator:
             self.config.reward_weight,
         )
         if not np.isfinite(scores).all():
-            raise ArgumentError("a score is a finite number, but a plan or a reward is none")
+            raise ArgumentError("expected finite plans and rewards, got one that is not")
         return scores if plans.ndim > 1 else float(scores[0])
 
     def _plans(self, latent_plan: Any) -> np.ndarray[Any, Any]:
         plans = np.asarray(plain(latent_plan), np.float32)
         if plans.shape[-1:] != (self.latent_dim,):
             raise ArgumentError(
-                f"a plan has {self.latent_dim} numbers, got an array of shape {plans.shape}"
+                f"expected plans of {self.latent_dim} numbers, got an array of shape {plans.shape}"
             )
         return plans
 
     def get_ema_plan(self) -> npt.NDArray[np.float64]:
-        """A copy of the mean: zeros before the first plan."""
+        """Return a copy of the mean; zeros before the first plan."""
         return self.tracker.get_ema() if self.tracker.initialized else np.zeros(self.latent_dim)
 
     def get_statistics(self) -> dict[str, Any]:
-        """How many plans there were, and how long the mean is."""
+        """Return the count of plans and the norm of the mean."""
         return {
             "count": self.tracker.count,
             "ema_norm": float(np.linalg.norm(self.get_ema_plan())),
@@ -110,32 +113,54 @@ class SurpriseCalculator:
         }
 
     def reset(self) -> None:
-        """Forgets all plans."""
+        """Forget all plans."""
         self.tracker.reset()
 
 
-class PrioritizedReplayBuffer:
-    """Experiences in two tiers, drawn by how much they surprise.
+class _Buffer:
+    """What both buffers share."""
+
+    config: ReplayConfig
+    _store: Store
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def update_priorities(
+        self, experiences: Iterable[Experience | int], priorities: Iterable[float]
+    ) -> int:
+        """Set the scores of experiences, or of indices; they are not computed again until then.
+
+        Experiences that were removed are skipped.
+
+        Returns:
+            How many were found.
+        """
+        return self._store.update_priorities(experiences, priorities)
+
+
+class PrioritizedReplayBuffer(_Buffer):
+    """Experiences in two tiers, sampled by their surprise.
 
     A score is ``surprise_weight * |plan - mean|**2 / dims + reward_weight * |reward|`` by the mean
-    of plans before this one (:class:`SurpriseCalculator`). Within a tier an experience is drawn
-    with ``softmax(z / T)``, where ``z`` is by how many standard deviations its score is from the
-    mean of all, at most ``score_clip``; with replacement. Of a batch of ``B``, ``n = floor(B *
-    hot_sample_ratio)`` are hot. So ``P = n / B * softmax``, and the weight ``(N * P)**-beta``,
-    divided by the largest of the batch.
+    of earlier plans (:class:`SurpriseCalculator`). Within a tier an experience is drawn with
+    ``softmax(z / T)``, with replacement, where ``z`` is its score in standard deviations from the
+    mean of all, at most ``score_clip``. Of a batch of ``B``, ``n = floor(B * hot_sample_ratio)``
+    are hot. So ``P = n / B * softmax``, and the weight is ``(N * P)**-beta``, divided by the
+    largest of the batch.
 
-    As the mean moves, scores of those that are drawn are computed anew, and in turns
+    As the mean moves, scores of sampled experiences are updated, and in turns those of
     ``refresh_per_update`` others for each update of the learner.
 
-    What states and actions look like is told by the first experience: floats are kept in 32 bits,
-    everything else as it is. All methods may be called from several threads.
+    The first experience sets the shapes and dtypes of states and actions: floats have at most 32
+    bits, all else is unchanged. All methods may be called from several threads.
 
     Args:
         config: The settings.
-        latent_dim: How many numbers a plan has.
-        surprise_calculator: A mean of plans that is shared with others. Its own one if ``None``.
-        update_ema: Whether experiences that are added move the mean. Say no when another part of
-            the agent updates a shared one.
+        latent_dim: Numbers of a plan.
+        surprise_calculator: A mean of plans that is shared; None makes a new one.
+        update_ema: Whether added experiences move the mean. False if another part of the agent
+            updates a shared one.
 
     >>> import numpy as np
     >>> from echoic.agents.prioritized_replay import ReplayConfig
@@ -171,9 +196,6 @@ class PrioritizedReplayBuffer:
         self._moves = update_ema
         self._store = Store(config, calculator.tracker, computes=True, moves=update_ema)
 
-    def __len__(self) -> int:
-        return len(self._store)
-
     @property
     def ready(self) -> bool:
         """Whether there are ``min_experiences``, and at least one."""
@@ -193,25 +215,15 @@ class PrioritizedReplayBuffer:
         episode_id: int | None = None,
         policy_version: int | None = None,
     ) -> int:
-        """Adds an experience. See :class:`Experience` for what the fields mean.
+        """Add an experience. See :class:`Experience` for the fields.
 
         Returns:
-            Its index, for :meth:`update_priorities`. In a full buffer it may be gone already, as
+            Its index, for :meth:`update_priorities`. In a full buffer it may be removed at once, as
             the lowest.
         """
-        fields = {
-            "state": state,
-            "latent_plan": latent_plan,
-            "action": action,
-            "reward": reward,
-            "next_state": next_state,
-            "done": done,
-            "log_prob": log_prob,
-            "value": value,
-            "episode_id": episode_id,
-            "policy_version": policy_version,
-        }
-        return int(self._store.add(fields, many=False)[0])
+        given = (state, latent_plan, action, reward, next_state, done)
+        known = (log_prob, value, episode_id, policy_version)
+        return int(self._store.add(dict(zip(GIVEN, given + known, strict=True)), many=False)[0])
 
     def add_batch(
         self,
@@ -227,24 +239,14 @@ class PrioritizedReplayBuffer:
         episode_ids: Any | None = None,
         policy_versions: Any | None = None,
     ) -> npt.NDArray[np.int64]:
-        """Adds as many experiences as the arrays have rows: as one by one, but faster.
+        """Add an experience for each row of the arrays: the same as one by one, but faster.
 
         Returns:
             Their indices.
         """
-        fields = {
-            "state": states,
-            "latent_plan": latent_plans,
-            "action": actions,
-            "reward": rewards,
-            "next_state": next_states,
-            "done": dones,
-            "log_prob": log_probs,
-            "value": values,
-            "episode_id": episode_ids,
-            "policy_version": policy_versions,
-        }
-        return self._store.add(fields, many=True)
+        given = (states, latent_plans, actions, rewards, next_states, dones)
+        known = (log_probs, values, episode_ids, policy_versions)
+        return self._store.add(dict(zip(GIVEN, given + known, strict=True)), many=True)
 
     def sample_columns(
         self,
@@ -255,33 +257,29 @@ class PrioritizedReplayBuffer:
         beta: float | None = None,
         seed: int | None = None,
     ) -> dict[str, Any]:
-        """A batch as a dict of arrays, hot experiences first.
+        """Sample a batch as a dict of arrays, hot experiences first.
 
         Args:
-            batch_size: How many.
-            temperature: In place of the configured one. Another one than in the draw before has the
-                weights of all experiences computed anew.
-            hot_ratio: In place of ``hot_sample_ratio``.
-            beta: In place of ``importance_sampling_beta``.
-            seed: Of this draw; the buffer's own stream goes on when ``None``.
+            batch_size: Number of experiences.
+            temperature: Used in place of the configured one. A change from one call to the next
+                recomputes the weights of all experiences.
+            hot_ratio: Used in place of ``hot_sample_ratio``.
+            beta: Used in place of ``importance_sampling_beta``.
+            seed: Seed of this draw; None continues the buffer's own random numbers.
 
         Returns:
             Every field of :class:`Experience` as an array with a row for each; ``weight``;
-            ``probability``, that of each row to be drawn; ``hot``, true for those that are.
+            ``probability`` of each row to be drawn; ``hot``, true for those that are.
 
         Raises:
-            ReplayError: there are fewer than ``min_experiences``, or none.
+            ReplayError: If there are fewer than ``min_experiences``, or none.
         """
-        rows = self._store.rows
-        if rows is None or not self.ready:
+        if not self.ready:
             least = max(self.config.min_experiences, 1)
             raise ReplayError(f"the buffer has {len(self)} of min_experiences={least}")
-        return rows.sample(
-            batch_size,
-            temperature=self.config.temperature if temperature is None else temperature,
-            hot_ratio=self.config.hot_sample_ratio if hot_ratio is None else hot_ratio,
-            beta=self.config.importance_sampling_beta if beta is None else beta,
-            seed=seed,
+        temperature = self.config.temperature if temperature is None else temperature
+        return self._store.sample(
+            batch_size, temperature, hot_ratio=hot_ratio, beta=beta, seed=seed
         )
 
     def sample_batch(
@@ -292,16 +290,16 @@ class PrioritizedReplayBuffer:
         hot_ratio: float | None = None,
         seed: int | None = None,
     ) -> tuple[list[Experience], npt.NDArray[np.float32] | list[float]]:
-        """A batch as experiences and their importance weights.
+        """Sample a batch as experiences and their importance weights.
 
-        An empty buffer gives ``([], [])``. So does one with fewer than ``min_experiences``, with a
-        warning that says how many there are. :meth:`sample_columns` raises instead.
+        Returns ``([], [])`` if the buffer is empty, or, with a warning, if it has fewer than
+        ``min_experiences``. :meth:`sample_columns` raises instead.
         """
         if not self.ready:
             if len(self):
                 warnings.warn(
                     f"the buffer has {len(self)} of min_experiences={self.config.min_experiences}: "
-                    "nothing is drawn before it has all of them",
+                    "nothing is sampled before",
                     UserWarning,
                     stacklevel=2,
                 )
@@ -310,35 +308,23 @@ class PrioritizedReplayBuffer:
         return experiences_of(batch), batch["weight"]
 
     def update_experience_ages(self, updates: int = 1) -> Aged:
-        """So many updates of the learner have happened.
+        """Count updates of the learner.
 
-        Whoever is older than ``age_threshold`` becomes cold, whoever is older than
-        ``max_replay_age`` goes, and some scores are computed anew.
+        Experiences older than ``age_threshold`` become cold, those older than ``max_replay_age``
+        are removed, and some scores are updated.
         """
         if updates < 0:
             raise ArgumentError(f"updates must be at least 0, got {updates}")
         return self._store.tick(updates)
 
-    def update_priorities(
-        self, experiences: Iterable[Experience | int], priorities: Iterable[float]
-    ) -> int:
-        """Gives experiences, or those of some indices, scores of your own.
-
-        They are not computed anew until others are given. Experiences that are gone are left out.
-
-        Returns:
-            How many were there.
-        """
-        return self._store.update_priorities(experiences, priorities)
-
     def effective_sample_size(
         self, temperature: float | None = None, hot_ratio: float | None = None
     ) -> dict[str, float]:
-        """As how many equally likely experiences a draw is: ``1 / sum(P**2)``.
+        """Return the effective number of equally likely experiences, ``1 / sum(P**2)``.
 
         Returns:
-            That of both tiers together as ``total``, and within each, ``hot`` and ``cold``. Looks
-            at all experiences.
+            That of both tiers together as ``total``, and within each, ``hot`` and ``cold``, over
+            all experiences.
         """
         rows = self._store.rows
         if rows is None:
@@ -350,7 +336,7 @@ class PrioritizedReplayBuffer:
         return {"total": total, "hot": hot, "cold": cold}
 
     def get_buffer_statistics(self) -> dict[str, Any]:
-        """Sizes, what has happened, scores, bytes, and the mean of plans."""
+        """Return sizes, counts, scores, bytes, and the mean of plans."""
         ema = self.surprise_calculator.get_statistics()
         return {
             **self._store.statistics(),
@@ -363,43 +349,39 @@ class PrioritizedReplayBuffer:
         }
 
     def clear_buffer(self) -> None:
-        """Forgets all experiences, and the mean of plans if this buffer moves it.
+        """Remove all experiences, and reset the mean of plans if this buffer moves it.
 
-        Dimensions, ages and draws go on.
+        Shapes, ages and random numbers are kept.
         """
         self._store.clear()
         if self._moves:
             self.surprise_calculator.reset()
 
     def save_buffer(self, path: str | os.PathLike[str]) -> None:
-        """Writes everything to a file, which appears whole or not at all, without pickle."""
+        """Write everything to a file, which appears whole or not at all, without pickle."""
         save_buffer(self, path)
 
     def load_buffer(self, path: str | os.PathLike[str]) -> None:
-        """Replaces everything by what a file has: the draws go on as those of the other would have.
+        """Replace everything by the contents of a file, and continue its random numbers.
 
-        A mean of plans that another part of the agent moves stays as it is.
+        A mean of plans that another part of the agent moves is not changed.
 
         Raises:
-            ReplayError: the file is no buffer's, of other experiences, made with other rules of
-                scores, or has more than there is room for. Nothing was changed.
+            ReplayError: If the file is not of a buffer, or of other experiences, settings of scores
+                or a larger size. Nothing was changed.
         """
         load_buffer(self, path)
 
 
-# What an experience brings; everything else is known here.
-GIVEN = (*ORDER, "log_prob", "value", "episode_id", "policy_version")
+class HotColdBuffer(_Buffer):
+    """Experiences with given scores, hot while they are young and cold after that.
 
-
-class HotColdBuffer:
-    """Experiences with scores of your own, hot while they are young and cold after that.
-
-    An experience is hot if and only if its age is at most ``age_threshold``; it goes when it is
-    older than ``max_replay_age``, or when there are too many and its score is the lowest, or the
-    oldest of equal ones.
+    An experience is hot if its age is at most ``age_threshold``. It is removed when it is older
+    than ``max_replay_age``, or, if there are too many, when its score is the lowest; of equal
+    scores the oldest is removed.
 
     Args:
-        config: The settings. Those of surprise have no meaning here.
+        config: The settings. Those of surprise are not used.
 
     >>> from echoic.agents.prioritized_replay import Experience, ReplayConfig
     >>> buffer = HotColdBuffer(ReplayConfig(hot_buffer_size=3, min_experiences=1, seed=0))
@@ -415,13 +397,10 @@ class HotColdBuffer:
         self.config = config
         self._store = Store(config, None, computes=False, moves=False)
 
-    def __len__(self) -> int:
-        return len(self._store)
-
     def add_experience(self, experience: Experience) -> int:
-        """Adds an experience with its ``priority``, or its ``surprise_score`` if that is zero.
+        """Add an experience with its ``priority``, or its ``surprise_score`` if that is zero.
 
-        Its age begins at zero, whatever it says.
+        Its age starts at zero.
 
         Returns:
             Its index, for :meth:`update_priorities`.
@@ -431,48 +410,32 @@ class HotColdBuffer:
         return int(self._store.add(fields, many=False, scores=[score])[0])
 
     def advance_ages(self, updates: int = 1) -> Aged:
-        """So many updates of the learner have happened: whoever is due becomes cold, or goes."""
+        """Count updates of the learner: old experiences become cold, or are removed."""
         return self._store.tick(updates)
 
     def migrate_aged_experiences(self) -> int:
-        """Has whoever is due become cold, and says how many did.
+        """Make old experiences cold, and return how many became so.
 
-        :meth:`advance_ages` does so already: this finds something only after a disk refused.
+        :meth:`advance_ages` does this already: there are some only after an error of the disk.
         """
         return self._store.tick(0).migrated
 
     def evict_stale_experiences(self) -> int:
-        """Lets those go that are older than ``max_replay_age``, and says how many did.
-
-        :meth:`advance_ages` does so already.
-        """
+        """Remove experiences older than ``max_replay_age``, as :meth:`advance_ages` does too."""
         return self._store.tick(0).expired
 
     def sample_experiences(
         self, batch_size: int, temperature: float = 1.0, hot_ratio: float | None = None
     ) -> tuple[list[Experience], npt.NDArray[np.float32] | list[float]]:
-        """Experiences, hot ones first, and their weights; ``([], [])`` if there are none.
+        """Sample experiences, hot ones first, and their weights; ``([], [])`` if there are none.
 
-        ``floor(batch_size * hot_ratio)`` are hot, all if there are no cold ones, none if there are
-        only those.
+        ``floor(batch_size * hot_ratio)`` are hot; if one tier is empty, all are of the other.
         """
-        rows = self._store.rows
-        if rows is None or not len(rows):
+        if not len(self):
             return [], []
-        batch = rows.sample(
-            batch_size,
-            temperature=temperature,
-            hot_ratio=self.config.hot_sample_ratio if hot_ratio is None else hot_ratio,
-            beta=self.config.importance_sampling_beta,
-        )
+        batch = self._store.sample(batch_size, temperature, hot_ratio=hot_ratio)
         return experiences_of(batch), batch["weight"]
 
-    def update_priorities(
-        self, experiences: Iterable[Experience | int], priorities: Iterable[float]
-    ) -> int:
-        """Gives experiences other scores, and says how many were still there."""
-        return self._store.update_priorities(experiences, priorities)
-
     def get_statistics(self) -> dict[str, Any]:
-        """Sizes, what has happened, scores and bytes."""
+        """Return sizes, counts, scores and bytes."""
         return self._store.statistics()

@@ -1,12 +1,12 @@
-"""Rollouts on servers elsewhere, by the interface of the engine for models that are here.
+"""Rollouts on servers, with the interface of the engine for local models.
 
 A rollout waits by priority for one of ``max_concurrent_rollouts`` places, is sent to the replica
-that has probably computed most of its prompt, and hands out tokens as they come. If a server is
-full, gone or silent, the rest is asked of whichever replica is best then: the prompt with what was
-made of it goes on where the other left off, so nothing is lost or drawn twice, and what was already
-streamed stays true.
+that has probably computed most of its prompt, and yields tokens as they arrive. If a server is
+full, gone or silent, the rest is requested from the best replica then: the prompt with the tokens
+so far continues where the other stopped, so nothing is lost or drawn twice, and tokens that were
+streamed stay valid.
 
-All runs in the event loop of the caller. There is no lock: between two awaits nobody else runs.
+Everything runs in the event loop of the caller, without locks.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import math
 import random
 import secrets
 import time
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
+from echoic.agents.async_execution.handles import Handle, RolloutEngine
 from echoic.agents.async_execution.rollouts import (
     RolloutResult,
     RolloutToken,
@@ -30,19 +30,17 @@ from echoic.agents.async_execution.rollouts import (
 )
 from echoic.agents.remote_execution.replica import Fault, Piece, Replica, Usage
 from echoic.agents.remote_execution.routing import PrefixRouter, RemoteConfig
-from echoic.errors import ArgumentError, ClosedError, WaitTimeoutError
+from echoic.errors import ArgumentError, WaitTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-
-    from typing_extensions import Self
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from echoic.agents.bandwidth import BandwidthEfficiencyTracker
 
 __all__ = ["RemoteEngine"]
 
 
-class _Rollout:
+class _Rollout(Handle):
     """One rollout, from its submission until its result was taken."""
 
     def __init__(
@@ -52,32 +50,22 @@ class _Rollout:
         sampling: SamplingParams,
         metadata: Mapping[str, Any],
     ) -> None:
-        self.request_id = request_id
+        super().__init__(request_id)
         self.prompt = prompt
         self.sampling = sampling
         self.metadata = metadata
         self.submitted = time.monotonic()
         self.began: float | None = None
         self.text = ""
-        # Ids are those that the server told, or -1 where it tells only text.
-        self.tokens: list[RolloutToken] = []
-        self.finish = ""
         self.usage: Usage | None = None
         self.faults: list[str] = []
         self.failed: set[int] = set()
-        # Whether what a broken attempt has cost is known to nobody.
-        self.untold = False
-        self.result: RolloutResult | None = None
+        # Whether the usage of a broken attempt is unknown.
+        self.uncounted = False
         self.task: asyncio.Task[str] | None = None
-        self.changed = asyncio.Event()
-
-    def tell(self) -> None:
-        """Wake whoever awaits tokens or the result."""
-        self.changed.set()
-        self.changed = asyncio.Event()
 
     def take(self, piece: Piece, version: int) -> None:
-        """Add what a server sent. A token whose id it does not tell has the id -1."""
+        """Add what a server sent. Tokens without an id get the id -1."""
         ids = piece.token_ids or (-1,) * (len(piece.log_probs) or bool(piece.text))
         log_probs = piece.log_probs or (float("nan"),) * len(ids)
         if len(ids) != len(log_probs):
@@ -86,57 +74,56 @@ class _Rollout:
                 again=False,
             )
         if len(self.tokens) + len(ids) > self.sampling.max_new_tokens:
-            raise Fault("a server sent more tokens than it was asked for", again=False)
+            raise Fault("a server sent more tokens than were requested", again=False)
         self.text += piece.text
         self.tokens.extend(
             RolloutToken(token, log_prob, version)
             for token, log_prob in zip(ids, log_probs, strict=True)
         )
         if ids:
-            self.tell()
+            self.notify()
 
     @property
-    def told_ids(self) -> bool:
+    def has_ids(self) -> bool:
         """Whether the id of every token is known."""
         return all(token.token >= 0 for token in self.tokens)
 
     def end(self, finish: str, error: str | None) -> RolloutResult:
-        """What came of it."""
+        """Make the result."""
         now = time.monotonic()
         began = now if self.began is None else self.began
-        prompt_length = 0 if self.usage is None else self.usage.prompt
+        length = 0 if self.usage is None else self.usage.prompt
         if not isinstance(self.prompt, str):
-            prompt_length = len(self.prompt)
-        cached = None if self.usage is None or self.untold else self.usage.cached
-        return RolloutResult(
+            length = len(self.prompt)
+        result = RolloutResult(
             request_id=self.request_id,
             success=error is None,
             execution_time=now - began,
-            tokens_generated=len(self.tokens),
             error=error,
             metadata={**self.metadata, "faults": list(self.faults)},
-            tokens=[token.token for token in self.tokens] if self.told_ids else [],
-            logprobs=[token.logprob for token in self.tokens],
-            versions=[token.version for token in self.tokens],
             text=self.text,
             finish_reason=finish,
-            prompt_tokens=prompt_length,
-            reused_tokens=cached,
+            prompt_tokens=length,
+            reused_tokens=None if self.usage is None or self.uncounted else self.usage.cached,
             queue_time=began - self.submitted,
         )
+        result.add(self.tokens)
+        if not self.has_ids:
+            result.tokens = []
+        return result
 
 
-class RemoteEngine:
+class RemoteEngine(RolloutEngine[_Rollout]):
     """Generates with servers that speak OpenAI's protocol of completions.
 
     Args:
-        replicas: The servers. All serve the same weights.
+        replicas: The servers, all with the same weights.
         config: Limits; see :class:`RemoteConfig`.
-        tracker: Is told what each rollout cost beyond what was reused, where the server says so.
-        version: The version of the weights that the replicas have now.
-        salt: Keeps prefixes of other engines' weights apart, together with the version, where a
-            server salts its cache; by default one that nobody else has. Engines with the same
-            weights may share one.
+        tracker: Records each rollout's tokens, where the server reports those reused.
+        version: Version of the replicas' weights.
+        salt: With the version, separates cached prefixes from those of other engines' weights,
+            where a server salts its cache; random by default. Engines with the same weights may
+            share one.
     """
 
     def __init__(
@@ -154,6 +141,7 @@ class RemoteEngine:
         if not self._replicas:
             raise ArgumentError("an engine needs at least one replica")
         self._config = config or RemoteConfig()
+        super().__init__(self._config.priority_queue_size, self._config.max_results)
         self._tracker = tracker
         self._versions = [version] * len(self._replicas)
         self._open = set(range(len(self._replicas)))
@@ -162,22 +150,19 @@ class RemoteEngine:
             block=self._config.affinity_block,
             slack=self._config.affinity_slack,
         )
-        # Jitter of waits, no secret.
+        # For the jitter of pauses.
         self._random = random.Random(self._config.seed)
         self._numbers = itertools.count()
-        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._queue: list[tuple[float, int, asyncio.Future[None]]] = []
         self._running = 0
-        self._rollouts: dict[str, _Rollout] = {}
-        self._ended: OrderedDict[str, None] = OrderedDict()
         self._changed = asyncio.Event()
-        self._closed = False
         self._completed = self._failed = self._retried = 0
-        self._made = self._prompted = self._cached = self._untold = 0
+        self._made = self._prompted = self._cached = self._uncounted = 0
         self._began = time.monotonic()
 
     @property
     def version(self) -> int:
-        """The version that every replica has at least."""
+        """The lowest version of all replicas."""
         return min(self._versions)
 
     async def submit_rollout(
@@ -189,104 +174,45 @@ class RemoteEngine:
         sampling: SamplingParams | None = None,
         timeout: float | None = None,
     ) -> str:
-        """Ask for a rollout, and get its name. Waits while ``priority_queue_size`` others wait.
+        """Submit a rollout and return its name, after waiting for room in the queue.
 
         Args:
             state_sequence: The prompt: token ids where the servers take them, text otherwise.
-            priority: Who is more is admitted sooner.
-            metadata: Comes back with the result; ``reward`` in it is what a tracker is told.
+            priority: Rollouts of higher priority are admitted sooner.
+            metadata: Returned with the result; the tracker records ``reward``.
             sampling: How tokens are drawn.
-            timeout: Seconds until it is given up; the configuration's by default.
+            timeout: Seconds until it is stopped; by default the configuration's.
         """
         prompt = self._checked(state_sequence)
         sampling = sampling or SamplingParams()
         if not math.isfinite(priority):
-            raise ArgumentError(f"a priority is a finite number, not {priority}")
+            raise ArgumentError(f"a priority must be a finite number, not {priority}")
         check_reward(metadata or {})
         if sampling.forced:
-            raise ArgumentError("servers elsewhere take no forced tokens: score with a model here")
+            raise ArgumentError("servers take no forced tokens: use a local model to score answers")
         for replica in self._replicas:
             if sampling.stop and replica.dialect.stop_ids is None:
-                raise ArgumentError(f"{replica!r} takes no token ids that end an answer")
+                raise ArgumentError(f"{replica!r} takes no stop tokens")
         limit = self._config.timeout if timeout is None else timeout
-        await self._room(limit)
+        self._check_open()
+        await self._take_room(limit)
         number = next(self._numbers)
-        request_id = f"remote-{number}"
-        rollout = _Rollout(request_id, prompt, sampling, dict(metadata or {}))
-        self._rollouts[request_id] = rollout
-        # Everybody ages at the same rate, so that who is next does not depend on when one looks.
+        rollout = _Rollout(f"remote-{number}", prompt, sampling, dict(metadata or {}))
+        self._handles[rollout.request_id] = rollout
+        # All ranks age at the same rate, so that their order does not depend on the time.
         rank = self._config.aging * rollout.submitted - priority
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (rank, number, place))
-        # What ends it is a callback: a task that is cancelled before its first step never runs.
+        heapq.heappush(self._queue, (rank, number, place))
+        # A callback ends the rollout: a task that is cancelled before its first step never runs.
         rollout.task = asyncio.create_task(self._live(rollout, place, limit))
         rollout.task.add_done_callback(lambda task: self._end(rollout, place, task, limit))
         self._admit()
-        return request_id
-
-    async def get_result(self, request_id: str, timeout: float | None = None) -> RolloutResult:
-        """What came of a rollout, once. A rollout that failed has a result that says why.
-
-        Raises:
-            WaitTimeoutError: It has not ended in time; it goes on, and can be asked for again.
-            ArgumentError: There is no such rollout, or its result was taken or dropped.
-        """
-        rollout = self._known(request_id)
-
-        async def ended() -> RolloutResult:
-            while rollout.result is None:
-                await rollout.changed.wait()
-            return rollout.result
-
-        try:
-            result = await asyncio.wait_for(ended(), timeout)
-        except asyncio.TimeoutError:
-            raise WaitTimeoutError(
-                f"rollout {request_id} has not ended within {timeout:g} s; it goes on"
-            ) from None
-        self._rollouts.pop(request_id, None)
-        self._ended.pop(request_id, None)
-        return result
-
-    async def stream(self, request_id: str) -> AsyncIterator[RolloutToken]:
-        """The tokens of a rollout as they come; ids are -1 where a server tells only text."""
-        rollout = self._known(request_id)
-        seen = 0
-        while True:
-            while seen < len(rollout.tokens):
-                seen += 1
-                yield rollout.tokens[seen - 1]
-            if rollout.result is not None:
-                return
-            await rollout.changed.wait()
-
-    async def generate(
-        self,
-        state_sequence: str | Sequence[int],
-        sampling: SamplingParams | None = None,
-        priority: float = 1.0,
-        *,
-        metadata: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-    ) -> RolloutResult:
-        """Submit a rollout and wait for its result. Whoever cancels this cancels the rollout."""
-        request_id = await self.submit_rollout(
-            state_sequence, priority, metadata, sampling=sampling, timeout=timeout
-        )
-        rollout = self._known(request_id)
-        try:
-            return await self.get_result(request_id)
-        except asyncio.CancelledError:
-            # Nobody will take the result.
-            if rollout.task is not None:
-                rollout.task.add_done_callback(lambda _: self._rollouts.pop(request_id, None))
-            self.cancel(request_id)
-            raise
+        return rollout.request_id
 
     def cancel(self, request_id: str) -> bool:
-        """End a rollout where it is, with what was made of it. False if it had ended by itself."""
-        rollout = self._known(request_id)
-        return rollout.result is None and rollout.task is not None and rollout.task.cancel()
+        """Cancel a rollout, keeping its tokens; return whether it had not ended."""
+        rollout = self._handle(request_id)
+        return not rollout.result.done() and rollout.task is not None and rollout.task.cancel()
 
     async def update_weights(
         self,
@@ -295,37 +221,37 @@ class RemoteEngine:
         *,
         timeout: float = 60.0,
     ) -> None:
-        """Give every replica new weights, one after the other, and let it forget what it computed.
+        """Load new weights into every replica, one after the other, and empty their caches.
 
-        A replica gets no rollouts while it is updated; those that it has may end before. With
-        several replicas the others go on. What they compute from then on is of the new version.
+        A replica gets no rollouts while it is updated, and finishes those it has first. With
+        several replicas the others go on. Later rollouts are of the new version.
 
         Args:
-            version: Of the new weights; larger than the last.
-            load: Brings the weights to a replica; leave it out if they are there.
-            timeout: Seconds for a replica to end what it has, and to empty its cache.
+            version: Version of the new weights, above the last.
+            load: Sends the weights to a replica; None if it has them.
+            timeout: Seconds for a replica to finish its rollouts, and to empty its cache.
 
         Raises:
-            ArgumentError: The version is no larger, or a replica can't be made to forget.
-            Fault: A cache was not emptied. The replica stays out until this is called again.
-            WaitTimeoutError: A replica did not end in time what it had; it goes on with the old
-                ones.
+            ArgumentError: If the version is not above the last, or a replica's cache can not be
+                emptied.
+            Fault: If a cache was not emptied. The replica is not used until this is called again.
+            WaitTimeoutError: If a replica did not finish in time; it keeps the old weights.
         """
         async with self._updating:
             await self._update(version, load, timeout)
 
     async def cache_counters(self) -> list[tuple[float, float] | None]:
-        """For each replica the prompt tokens looked up in its cache and found there, as it says."""
+        """Return each replica's counts of prompt tokens looked up in its cache, and found there."""
         asked = (replica.cache_counters(self._config.stall) for replica in self._replicas)
         return list(await asyncio.gather(*asked))
 
     def get_performance_metrics(self) -> dict[str, Any]:
-        """Counts since the engine was made, and what is under way."""
+        """Return counts since the engine was made, and the rollouts under way."""
         seconds = time.monotonic() - self._began
-        told = self._prompted - self._untold
+        counted = self._prompted - self._uncounted
         return {
             "active_rollouts": self._running,
-            "queued_rollouts": len(self._waiting),
+            "queued_rollouts": self._waiting,
             "completed_rollouts": self._completed,
             "failed_rollouts": self._failed,
             "retries": self._retried,
@@ -333,8 +259,8 @@ class RemoteEngine:
             "tokens_per_second": self._made / seconds if seconds else 0.0,
             "prompt_tokens": self._prompted,
             "reused_tokens": self._cached,
-            "prompt_tokens_of_unknown_reuse": self._untold,
-            "kv_reuse_rate": self._cached / told if told else None,
+            "prompt_tokens_of_unknown_reuse": self._uncounted,
+            "kv_reuse_rate": self._cached / counted if counted else None,
             "loads": list(self._router.loads),
             "versions": list(self._versions),
         }
@@ -342,23 +268,18 @@ class RemoteEngine:
     def shutdown(self) -> None:
         """End every rollout. Results can still be taken; connections close with the event loop."""
         self._closed = True
-        for rollout in self._rollouts.values():
+        for rollout in self._handles.values():
             if rollout.task is not None:
                 rollout.task.cancel()
-        self._tell()
+        self._make_room(for_all=True)
+        self._notify()
 
     async def aclose(self) -> None:
-        """Do what :meth:`shutdown` does, wait until it is done, and close all connections."""
+        """Do the same as :meth:`shutdown`, wait until it is done, and close all connections."""
         self.shutdown()
-        tasks = [rollout.task for rollout in self._rollouts.values() if rollout.task is not None]
+        tasks = [rollout.task for rollout in self._handles.values() if rollout.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(replica.close() for replica in self._replicas))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
 
     def _checked(self, prompt: str | Sequence[int]) -> str | list[int]:
         if isinstance(prompt, str):
@@ -366,46 +287,25 @@ class RemoteEngine:
         try:
             tokens = [int(token) for token in prompt]
         except (TypeError, ValueError) as error:
-            raise ArgumentError(f"a prompt is text or token ids, not {prompt!r}") from error
+            raise ArgumentError(f"a prompt must be text or token ids, not {prompt!r}") from error
         for replica in self._replicas:
             if not replica.dialect.token_prompts:
                 raise ArgumentError(f"{replica!r} takes text, not token ids")
         return tokens
 
-    def _known(self, request_id: str) -> _Rollout:
-        if request_id not in self._rollouts:
-            raise ArgumentError(
-                f"there is no rollout {request_id!r}; its result was taken, or dropped when there "
-                f"were more than {self._config.max_results}"
-            )
-        return self._rollouts[request_id]
-
-    async def _room(self, limit: float) -> None:
-        """Wait until one more may wait."""
-        deadline = time.monotonic() + limit
-        while not self._closed and len(self._waiting) >= self._config.priority_queue_size:
-            try:
-                await asyncio.wait_for(self._changed.wait(), deadline - time.monotonic())
-            except asyncio.TimeoutError:
-                raise WaitTimeoutError(
-                    f"{len(self._waiting)} rollouts wait already, and after {limit:g} s there was "
-                    "no room for another one"
-                ) from None
-        if self._closed:
-            raise ClosedError("the engine was shut down")
-
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
     def _admit(self) -> None:
-        """Give free places to those whose turn it is."""
-        while self._waiting and self._running < self._config.max_concurrent_rollouts:
-            _, _, place = heapq.heappop(self._waiting)
+        """Admit rollouts while there are free places."""
+        while self._queue and self._running < self._config.max_concurrent_rollouts:
+            _, _, place = heapq.heappop(self._queue)
             if not place.done():
                 place.set_result(None)
                 self._running += 1
-        self._tell()
+                self._leave_room()
+        self._notify()
 
     async def _update(
         self,
@@ -419,7 +319,7 @@ class RemoteEngine:
             if not replica.dialect.forgets:
                 raise ArgumentError(
                     f"{replica!r} can neither empty its prefix cache nor salt it, so answers would "
-                    "mix what old and new weights computed; start it anew, in a new engine"
+                    "mix keys and values of old and new weights; restart it, in a new engine"
                 )
         for index, replica in enumerate(self._replicas):
             if self._versions[index] >= version:
@@ -433,34 +333,32 @@ class RemoteEngine:
             self._router.forget(index)
             self._versions[index] = version
             self._open.add(index)
-            self._tell()
+            self._notify()
 
     async def _drained(self, index: int, timeout: float) -> None:
-        """Wait until a replica has nothing to do."""
+        """Wait until a replica has no rollouts."""
         deadline = time.monotonic() + timeout
         while self._router.loads[index]:
             try:
                 await asyncio.wait_for(self._changed.wait(), deadline - time.monotonic())
-            except asyncio.CancelledError:
+            except (asyncio.CancelledError, asyncio.TimeoutError) as error:
                 self._open.add(index)
-                self._tell()
-                raise
-            except asyncio.TimeoutError:
-                self._open.add(index)
-                self._tell()
+                self._notify()
+                if isinstance(error, asyncio.CancelledError):
+                    raise
                 raise WaitTimeoutError(
                     f"{self._replicas[index]!r} still has {self._router.loads[index]} rollouts "
                     f"after {timeout:g} s; it goes on with version {self._versions[index]}"
                 ) from None
 
     async def _live(self, rollout: _Rollout, place: asyncio.Future[None], limit: float) -> str:
-        """The time that it waits counts too."""
+        # Not wait_for alone: cancelled before its first step, it would leave a coroutine unawaited.
         return await asyncio.wait_for(self._run(rollout, place), limit)
 
     def _end(
         self, rollout: _Rollout, place: asyncio.Future[None], task: asyncio.Task[str], limit: float
     ) -> None:
-        """Whatever became of a rollout, it has a result, and its place is free."""
+        """Set the result of a rollout and free its place."""
         finish, error = "error", None
         if task.cancelled():
             finish = "shutdown" if self._closed else "cancelled"
@@ -475,10 +373,10 @@ class RemoteEngine:
             self._running -= 1
         else:
             place.cancel()
-            self._waiting = [entry for entry in self._waiting if entry[2] is not place]
-            heapq.heapify(self._waiting)
-        rollout.result = rollout.end(finish, error)
-        rollout.tell()
+            self._queue = [entry for entry in self._queue if entry[2] is not place]
+            heapq.heapify(self._queue)
+            self._leave_room()
+        self._settle(rollout, rollout.end(finish, error))
         self._admit()
         self._count(rollout, error)
 
@@ -498,17 +396,16 @@ class RemoteEngine:
                 asked = wait if fault.after is None else fault.after
             finally:
                 self._router.done(index)
-                self._tell()
+                self._notify()
             self._retried += 1
-            # Up to half as long again, so that those who were refused together do not come
-            # together.
+            # Up to half as long again, so that rollouts refused together do not return together.
             pause = min(asked * (1 + self._random.random() / 2), self._config.max_backoff)
             await asyncio.sleep(pause)
             wait *= 2
         raise AssertionError("the last attempt returns or raises")
 
     async def _route(self, rollout: _Rollout) -> int:
-        """Whoever has not failed it yet, as long as there is somebody."""
+        """Choose a replica: one that has not failed the rollout yet, if there is one."""
         while not self._open:
             await self._changed.wait()
         others = self._open - rollout.failed
@@ -517,7 +414,7 @@ class RemoteEngine:
         return self._router.choose(rollout.prompt, others or self._open)
 
     async def _attempt(self, rollout: _Rollout, index: int) -> str:
-        """Ask one replica for what is missing. Returns why the rollout has ended."""
+        """Request the missing tokens from one replica; return why the rollout has ended."""
         replica, version = self._replicas[index], self._versions[index]
         sampling = rollout.sampling
         missing = sampling.max_new_tokens - len(rollout.tokens)
@@ -539,21 +436,21 @@ class RemoteEngine:
                     rollout.usage = piece.usage or rollout.usage
                     rollout.take(piece, version)
         except Fault as fault:
-            rollout.untold = rollout.untold or fault.worked
-            # What broke after the end of an answer costs its numbers only.
+            rollout.uncounted = rollout.uncounted or fault.worked
+            # An error after the end of an answer costs only its usage.
             if finish is None or not fault.again:
                 raise
         if finish is None:
-            raise Fault(f"{replica!r} ended its answer without saying why", again=True)
+            raise Fault(f"{replica!r} ended its answer without a reason", again=True)
         return finish
 
     def _so_far(self, rollout: _Rollout, replica: Replica) -> str | list[int]:
-        """The prompt with what was made of it: from there the rest has the distribution it had."""
+        """Return the prompt with the tokens so far, from which the rest is drawn."""
         if isinstance(rollout.prompt, str):
             return rollout.prompt + rollout.text
-        if not rollout.told_ids:
+        if not rollout.has_ids:
             raise Fault(
-                f"the rest can't be asked for, since {replica!r} does not tell token ids",
+                f"the rest can't be requested, since {replica!r} does not return token ids",
                 again=False,
             )
         return [*rollout.prompt, *(token.token for token in rollout.tokens)]
@@ -562,7 +459,7 @@ class RemoteEngine:
         sampling = rollout.sampling
         asked: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p}
         if sampling.seed is not None:
-            # The rest of an answer must not draw what its beginning drew.
+            # The rest of an answer must not repeat the random numbers of its beginning.
             asked["seed"] = sampling.seed + len(rollout.tokens)
         if sampling.stop and replica.dialect.stop_ids is not None:
             asked[replica.dialect.stop_ids] = list(sampling.stop)
@@ -575,19 +472,15 @@ class RemoteEngine:
         usage = rollout.usage
         if usage is not None:
             self._prompted += usage.prompt
-            if usage.cached is None or rollout.untold:
-                self._untold += usage.prompt
+            if usage.cached is None or rollout.uncounted:
+                self._uncounted += usage.prompt
             else:
                 cached = min(usage.cached, usage.prompt)
                 self._cached += cached
                 if self._tracker is not None:
-                    # All whose keys and values were computed or reused: not the last one drawn.
+                    # The last token drawn has no keys and values yet.
                     self._tracker.record_rollout_step(
                         reward=float(rollout.metadata.get("reward", 0.0)),
                         seq_len=usage.prompt + max(usage.made - 1, 0),
                         reuse_len=cached,
                     )
-        self._ended[rollout.request_id] = None
-        while len(self._ended) > self._config.max_results:
-            oldest, _ = self._ended.popitem(last=False)
-            self._rollouts.pop(oldest, None)

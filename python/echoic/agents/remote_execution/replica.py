@@ -1,7 +1,7 @@
-"""A server that speaks OpenAI's protocol of completions, and what kinds of servers call things.
+"""A server that speaks OpenAI's protocol of completions, and how kinds of servers differ.
 
-Only what was read in a server's documentation or source is in :data:`DIALECTS`. What a server does
-not offer is None, and the engine says so instead of pretending.
+:data:`DIALECTS` has only what a server's documentation or source says. A feature that a server
+lacks is None, and the engine raises an error where it is needed.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Dialect:
     Attributes:
         name: What the server is called.
         token_prompts: Whether a prompt may be token ids instead of text.
-        token_ids: The request's field that asks for the ids of the tokens that were made.
+        token_ids: The request's field that asks for the ids of the tokens.
         stop_ids: The request's field for token ids that end an answer.
         salted: Whether requests may carry a ``cache_salt``: prompts with different salts share
             nothing.
         reset: The path that empties the prefix cache, if there is one.
         queried: The counter of prompt tokens that were looked up in the prefix cache.
         reused: The counter of those that were found there.
-        extra: What every request says.
+        extra: Fields of every request.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Dialect:
 
     @property
     def forgets(self) -> bool:
-        """Whether what was computed with old weights can be kept out of new answers."""
+        """Whether cached keys and values of old weights can be kept out of new answers."""
         return self.salted or self.reset is not None
 
 
@@ -77,7 +77,7 @@ DIALECTS = {
             reset="/reset_prefix_cache",
             queried="vllm:prefix_cache_queries_total",
             reused="vllm:prefix_cache_hits_total",
-            # What a model's own configuration would add to the distribution.
+            # Defaults of a model's configuration that would change the distribution.
             extra={"top_k": -1, "repetition_penalty": 1.0},
         ),
         # `sglang:cache_hit_rate` is a gauge that falls to zero while tokens are made; counters do
@@ -99,7 +99,7 @@ DIALECTS = {
 
 
 def dialect_of(name: str | Dialect) -> Dialect:
-    """The dialect of this name; a dialect is itself.
+    """Return the dialect of a name; a dialect is returned as it is.
 
     >>> dialect_of("vllm").salted
     True
@@ -114,16 +114,16 @@ def dialect_of(name: str | Dialect) -> Dialect:
 
 # An event of a stream has one token's text and its numbers; this is a thousand times as much.
 MAX_LINE = 1 << 20
-# Answers that are errors are shown to people.
+# Characters of a server's error in a message.
 MAX_ERROR = 500
 
 
 class Fault(Exception):
-    """A request did not succeed at this replica.
+    """A request failed at this replica.
 
     Attributes:
-        again: Whether the same request may succeed later, or elsewhere.
-        after: How many seconds the server asks to be left alone, if it does.
+        again: Whether the same request may succeed later, or at another replica.
+        after: Seconds that the server asks to wait.
         worked: Whether the server may have computed something for it.
     """
 
@@ -138,10 +138,7 @@ class Fault(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Usage:
-    """What a server counted: prompt tokens, those of them it had computed before, and made tokens.
-
-    ``cached`` is None where the server does not say.
-    """
+    """A server's counts: prompt tokens, those from its cache (None if unknown), and new tokens."""
 
     prompt: int
     made: int
@@ -150,7 +147,7 @@ class Usage:
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Part of an answer; the last one of a stream may have nothing but the usage."""
+    """Part of an answer; the last one of a stream may have the usage only."""
 
     text: str = ""
     token_ids: tuple[int, ...] = ()
@@ -166,7 +163,7 @@ class Replica:
         url: Where its API is, as ``http://host:8000/v1``.
         model: The model's name there.
         dialect: The kind of server: see :data:`DIALECTS`.
-        key: What it is shown as a bearer token.
+        key: The bearer token.
     """
 
     def __init__(
@@ -183,8 +180,7 @@ class Replica:
         self.model = model
         self.dialect = dialect_of(dialect)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        # Engines bound how many requests there are; a second bound here could only make them wait
-        # where nobody sees it.
+        # Engines bound the number of requests; a second bound would make them wait unnoticed.
         self._http = httpx.AsyncClient(headers=headers, limits=httpx.Limits(max_connections=None))
 
     def __repr__(self) -> str:
@@ -199,10 +195,10 @@ class Replica:
         salt: str | None,
         stall: float,
     ) -> AsyncGenerator[Piece, None]:
-        """The answer as it comes.
+        """Yield the answer as it arrives.
 
         Raises:
-            Fault: The server is gone, silent, full or refuses; whatever came before it is valid.
+            Fault: If the server is gone, silent or full, or refuses. Earlier pieces are valid.
         """
         asked = {
             **self.dialect.extra,
@@ -240,11 +236,11 @@ class Replica:
         """Empty the prefix cache.
 
         Raises:
-            Fault: It can't be done, or was not.
+            Fault: If it failed, or the server has no such request.
         """
         path = self.dialect.reset
         if path is None:
-            raise Fault(f"a {self.dialect.name} server has no way to empty its cache", again=False)
+            raise Fault(f"a {self.dialect.name} server can not empty its cache", again=False)
         try:
             answer = await self._http.post(self._root(path), timeout=timeout)
         except httpx.HTTPError as error:
@@ -258,9 +254,9 @@ class Replica:
             )
 
     async def cache_counters(self, timeout: float) -> tuple[float, float] | None:
-        """Prompt tokens looked up in the prefix cache, and found there, since the server began.
+        """Return the counts of prompt tokens looked up in the prefix cache, and found there.
 
-        None where the server does not tell, or can't be asked.
+        Counts are since the server started; None where it does not report them.
         """
         if self.dialect.queried is None or self.dialect.reused is None:
             return None
@@ -276,16 +272,16 @@ class Replica:
         return None if queried is None else (queried, reused or 0.0)
 
     async def close(self) -> None:
-        """Close the connections. What is under way fails."""
+        """Close the connections. Requests under way fail."""
         await self._http.aclose()
 
     def _root(self, path: str) -> str:
-        """What is beside the API is not under its version."""
+        """Return the address of a path that is not below the API's version."""
         return self.url.removesuffix("/v1") + path
 
 
 async def _refusal(answer: httpx.Response) -> Fault:
-    """What a status that is not 200 means."""
+    """Make the fault of a status that is not 200."""
     body = b""
     async for part in answer.aiter_bytes():
         body += part
@@ -301,7 +297,7 @@ async def _refusal(answer: httpx.Response) -> Fault:
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[str]:
-    """The data of server-sent events. Each is one line with every server that there is."""
+    """Yield the data of server-sent events; with all known servers each is one line."""
     rest = b""
     async for part in answer.aiter_bytes():
         *lines, rest = (rest + part).split(b"\n")
@@ -313,24 +309,24 @@ async def _events(answer: httpx.Response) -> AsyncIterator[str]:
 
 
 def _piece(event: str) -> Piece:
-    """An event as a piece; whatever does not have the form of one is a fault."""
+    """Parse an event as a piece; any other form is a fault."""
     try:
-        said = json.loads(event)
-        if "error" in said:
-            raise _said_error(said["error"])
-        choices = said.get("choices") or [{}]
+        answer = json.loads(event)
+        if "error" in answer:
+            raise _said_error(answer["error"])
+        choices = answer.get("choices") or [{}]
         choice = choices[0]
-        told = choice.get("logprobs") or {}
-        # llama.cpp tells log-probabilities of completions in the form that chats have.
-        entries = told.get("content") or ()
-        log_probs = told.get("token_logprobs") or [entry["logprob"] for entry in entries]
+        given = choice.get("logprobs") or {}
+        # llama.cpp returns log-probabilities of completions in the form of chats.
+        entries = given.get("content") or ()
+        log_probs = given.get("token_logprobs") or [entry["logprob"] for entry in entries]
         ids = choice.get("token_ids") or [entry["id"] for entry in entries if "id" in entry]
         return Piece(
             text=str(choice.get("text") or ""),
             token_ids=tuple(int(token) for token in ids),
             log_probs=tuple(math.nan if number is None else float(number) for number in log_probs),
             finish=choice.get("finish_reason"),
-            usage=_usage(said.get("usage")),
+            usage=_usage(answer.get("usage")),
         )
     except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
         shown = event if len(event) <= MAX_ERROR else event[:MAX_ERROR] + "…"
@@ -355,9 +351,9 @@ def _usage(said: Any) -> Usage | None:
 
 
 def counter_total(page: str, name: str) -> float | None:
-    r"""The sum of a Prometheus counter over its labels; None if the page has none of this name.
+    r"""Return the sum of a Prometheus counter over its labels; None if the page does not have it.
 
-    Lines that can't be read are left out: the page is not ours.
+    Lines that can't be parsed are skipped.
 
     >>> page = 'hits_total{source="device"} 3\nhits_total{source="host"} 4.0\nhits_created 9'
     >>> counter_total(page, "hits_total")

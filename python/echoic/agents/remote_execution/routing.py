@@ -1,9 +1,9 @@
-"""Which replica gets a prompt: the one that has computed most of it, unless it is busy; and limits.
+"""Routing of prompts to the replica that has computed most of them, unless it is busy; and limits.
 
-A prompt is cut into blocks. The digest of a block stands for the block and all before it, so what
-two prompts share at their beginning are equal digests. The router remembers to which replicas
-blocks were sent, the latest ones of each; it does not know what a replica has thrown away in the
-meantime, so an affinity is a guess, and what was really reused is counted from the answers.
+A prompt is cut into blocks. The digest of a block stands for the block and all before it, so a
+common beginning of two prompts has equal digests. The router remembers which replicas blocks were
+sent to, the latest ones of each. It does not know what a replica has evicted meanwhile, so an
+affinity is a guess; reuse is counted from the answers.
 """
 
 from __future__ import annotations
@@ -29,20 +29,19 @@ class RemoteConfig:
     """Limits of a :class:`RemoteEngine`.
 
     Attributes:
-        max_concurrent_rollouts: How many requests are under way at once, at all replicas together.
-        priority_queue_size: How many more may wait; then whoever submits waits.
-        timeout: After how many seconds a rollout has failed, its waiting included.
-        stall: How many seconds a server may be silent, before or between tokens, until it counts as
-            gone.
-        attempts: How often a rollout is tried before it has failed.
-        backoff: Seconds before the second attempt; it doubles with each. A server's ``Retry-After``
-            counts where it says one.
-        max_backoff: The most seconds between two attempts, also if a server asks for more.
-        aging: What a second of waiting adds to a priority, so that nobody waits for ever.
-        max_results: How many results are kept until somebody asks; then the oldest are dropped.
+        max_concurrent_rollouts: Most requests under way, at all replicas together.
+        priority_queue_size: Most rollouts that wait; further submissions wait for room.
+        timeout: Seconds after which a rollout has failed, including its waiting.
+        stall: Seconds that a server may be silent, before or between tokens.
+        attempts: Most attempts of a rollout.
+        backoff: Seconds before the second attempt; doubled with each. A server's ``Retry-After``
+            replaces it.
+        max_backoff: Most seconds between two attempts, also if a server asks for more.
+        aging: Priority that each second of waiting adds, so that every rollout is admitted.
+        max_results: A result is kept until it is taken, or this many later rollouts have ended.
         affinity_block: Tokens, or bytes of text, in a block of the router.
         affinity_slack: How much busier than the idlest the router lets a replica be.
-        seed: Of the randomness in waits between attempts.
+        seed: Seed of the jitter of pauses between attempts.
     """
 
     max_concurrent_rollouts: int = 128
@@ -69,12 +68,11 @@ class PrefixRouter:
     """Sends prompts that begin alike to the same replica.
 
     Args:
-        replicas: How many there are.
-        block: How many tokens, or bytes of text, a block has. What is shared beyond whole blocks
-            does not count.
-        remembered: How many blocks are remembered of each replica.
-        slack: How many more unanswered requests than the idlest replica one may have before
-            affinity does not count any more.
+        replicas: Number of replicas.
+        block: Tokens, or bytes of text, of a block. Only whole blocks count as shared.
+        remembered: Number of blocks that are remembered of each replica.
+        slack: Affinity is ignored for replicas with more unanswered requests than this above the
+            idlest.
     """
 
     def __init__(
@@ -92,15 +90,15 @@ class PrefixRouter:
         self.loads = [0] * replicas
 
     def choose(self, prompt: str | Sequence[int], allowed: Collection[int] | None = None) -> int:
-        """The replica for this prompt, which counts as its load until :meth:`done`.
+        """Choose the replica for a prompt, which counts as its load until :meth:`done`.
 
         Args:
             prompt: Text or token ids.
-            allowed: Which replicas may be chosen; all by default.
+            allowed: Replicas that may be chosen; all by default.
         """
         candidates = sorted(range(len(self.loads)) if allowed is None else allowed)
         if not candidates:
-            raise ArgumentError("no replica may be chosen")
+            raise ArgumentError("expected at least one allowed replica, got none")
         digests = self._digests(prompt)
         idlest = min(self.loads[replica] for replica in candidates)
         free = [one for one in candidates if self.loads[one] <= idlest + self._slack]
@@ -115,16 +113,16 @@ class PrefixRouter:
         return chosen
 
     def done(self, replica: int) -> None:
-        """A request at this replica is over, whatever came of it."""
+        """Count a request at this replica as ended."""
         self.loads[replica] -= 1
 
     def forget(self, replica: int | None = None) -> None:
-        """Its cache was emptied; or everybody's."""
+        """Forget the blocks of a replica whose cache was emptied; of all without one."""
         for one in range(len(self.loads)) if replica is None else (replica,):
             self._seen[one].clear()
 
     def _shared(self, replica: int, digests: list[bytes]) -> int:
-        """How many blocks from the beginning this replica has seen."""
+        """Return how many blocks from the beginning were sent to a replica."""
         seen = self._seen[replica]
         for count, digest in enumerate(digests):
             if digest not in seen:

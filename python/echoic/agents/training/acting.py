@@ -1,13 +1,12 @@
 """The networks that act: an encoder of plans and a policy, without what only learning needs.
 
-Actors have copies of their own, on the CPU, filled from publications: a learner changes its
-networks while they act.
+Actors have their own copies on the CPU, loaded from publications: a learner changes its networks
+while they act.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,9 +14,8 @@ import torch
 from echoic.agents.episodes import Decision
 from echoic.agents.latent_planning.encoder import TrajectoryEncoder
 from echoic.agents.latent_planning.policy import PolicyNetwork
-from echoic.agents.latent_planning.windows import PlanWindows
 from echoic.agents.learners.actor_critic import masked
-from echoic.agents.training.segments import shown
+from echoic.agents.training.segments import shown, windows_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,19 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Acted", "ActingNetworks", "TrainedPolicy", "allowed_of", "published"]
 
-HIDDEN = 64
 
-
-@dataclass(frozen=True)
-class Acted:
-    """What was done, all as tensors with a row for each actor.
-
-    Attributes:
-        actions: ``(n,)``.
-        log_probs: ``(n,)``, of the policy that acted.
-        plans: ``(n, plan_dim)``, acted on.
-        noise: ``(n, plan_dim)``, of the plans, in standard deviations.
-    """
+class Acted(NamedTuple):
+    """Actions ``(n,)``, their log-probabilities, the plans acted on, and the plans' noise."""
 
     actions: Any
     log_probs: Any
@@ -47,27 +35,21 @@ class Acted:
 
 
 class ActingNetworks:
-    """Acts on windows of states.
-
-    Args:
-        config: The settings of the run.
-    """
+    """Acts on windows of states, with the sizes of a run's settings."""
 
     def __init__(self, config: TrainingConfig) -> None:
         self.config = config
         plans = config.planning_config
         self.encoder: Any = None
-        hidden, alpha = (plans.hidden_dim, plans.soft_prefix_alpha)
+        alpha = 0.5
         if config.use_plans:
             self.encoder = TrajectoryEncoder(config.state_dim, plans, "cpu")
-        else:
-            alpha = 0.5
-        self.policy = PolicyNetwork(
-            config.state_dim, config.action_dim, config.plan_dim, hidden, alpha, "cpu"
-        )
+            alpha = plans.soft_prefix_alpha
+        sizes = (config.state_dim, config.action_dim, config.plan_dim, plans.hidden_dim)
+        self.policy = PolicyNetwork(*sizes, alpha, "cpu")
 
     def load(self, tree: dict[str, Any]) -> None:
-        """Become what was :func:`published`."""
+        """Load what :func:`published` returned."""
         for name, module in (("encoder", self.encoder), ("policy", self.policy)):
             if module is not None:
                 # A publication is read-only, and is copied from.
@@ -76,13 +58,7 @@ class ActingNetworks:
 
     @torch.no_grad()
     def act(
-        self,
-        windows: Any,
-        masks: Any,
-        allowed: Any,
-        generator: Any,
-        *,
-        greedy: bool = False,
+        self, windows: Any, masks: Any, allowed: Any, generator: Any, *, greedy: bool = False
     ) -> Acted:
         """Draw a plan and an action for each window.
 
@@ -90,22 +66,13 @@ class ActingNetworks:
             windows: ``(n, places, state_dim)``.
             masks: ``(n, places)``, which of them hold a state.
             allowed: ``(n, action_dim)``, which actions there are.
-            generator: Of all that is drawn.
+            generator: Generator of all that is drawn.
             greedy: Take the likeliest of both instead.
         """
         most = self.config.execution_config.max_concurrent_rollouts
-        parts = [
-            self._act(w, m, a, generator, greedy)
-            for w, m, a in zip(
-                windows.split(most), masks.split(most), allowed.split(most), strict=True
-            )
-        ]
-        return Acted(
-            *(
-                torch.cat([getattr(part, name) for part in parts])
-                for name in ("actions", "log_probs", "plans", "noise")
-            )
-        )
+        split = zip(windows.split(most), masks.split(most), allowed.split(most), strict=True)
+        parts = [self._act(*one, generator, greedy) for one in split]
+        return Acted(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
     def _act(self, windows: Any, masks: Any, allowed: Any, generator: Any, greedy: bool) -> Acted:
         noise = torch.zeros(len(windows), self.config.plan_dim)
@@ -125,7 +92,7 @@ class ActingNetworks:
 
 
 def published(networks: Any) -> dict[str, Any]:
-    """The tree of arrays that actors need of a learner's networks."""
+    """Return the arrays of a learner's networks that actors need, as a tree."""
     tree = {"policy": _arrays(networks.policy)}
     if networks.planner is not None:
         tree["encoder"] = _arrays(networks.planner.encoder)
@@ -137,11 +104,11 @@ def _arrays(module: Any) -> dict[str, Any]:
 
 
 class TrainedPolicy:
-    """Acts as trained networks do, in one episode after the other.
+    """Acts with trained networks, in one episode after the other.
 
     Args:
-        networks: What acts; several policies may share them.
-        greedy: Whether the likeliest plan and action are taken, or drawn.
+        networks: Networks that act; several policies may share them.
+        greedy: Whether to take the likeliest plan and action instead of drawing them.
     """
 
     def __init__(self, networks: ActingNetworks, *, greedy: bool = False) -> None:
@@ -150,16 +117,14 @@ class TrainedPolicy:
         self.begin("", 0)
 
     def begin(self, instructions: str, seed: int) -> None:
-        """An episode begins; what the task is, such a policy knows from training."""
+        """Start an episode. The instructions are not used: the policy was trained for the task."""
         del instructions
-        config = self._networks.config
-        size = config.planning_config.state_window_size if config.use_plans else 0
-        self._windows = PlanWindows(1, config.state_dim, size, device="cpu")
+        self._windows = windows_for(self._networks.config, 1)
         self._generator = torch.Generator().manual_seed(seed)
         self._starts = np.ones(1, bool)
 
     async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> Decision:
-        """The index of a command. It uses no tokens of a language model, and costs nothing."""
+        """Return the index of a command. Uses no tokens of a language model, and costs nothing."""
         config = self._networks.config
         state = np.asarray(observation["vector"], np.float32)[None]
         window, mask = shown(*self._windows.push(state, self._starts), config)
@@ -170,6 +135,6 @@ class TrainedPolicy:
 
 
 def allowed_of(info: Mapping[str, Any], *, masked: bool) -> Any:
-    """Which actions there are: those listed; all where none is, or nothing is to be masked."""
+    """Return which actions there are: those listed, or all if none is or ``masked`` is False."""
     mask = np.asarray(info["command_mask"], bool)
     return mask if masked and mask.any() else np.ones_like(mask)

@@ -1,4 +1,4 @@
-"""All settings of a training run."""
+"""Settings of a training run."""
 
 from __future__ import annotations
 
@@ -46,69 +46,64 @@ class TrainingConfig:
     """Settings of a training run. Steps are steps of environments, over all actors together.
 
     Attributes:
-        env_name: The name of an environment.
+        env_name: Name of an environment.
         env_config: Its settings. ``state_encoding_dim`` and ``action_space_size`` are set to
-            ``state_dim`` and ``action_dim``; others in here are an error, not a surprise.
-        total_timesteps: How many steps are taken.
-        learning_starts: How many are taken before the first update. They go into the replay.
-        train_frequency: How many steps each actor takes between two updates: the length of a
-            segment. An update learns from ``num_actors`` segments.
-        target_update_interval: After how many steps the reference, to which ``kl_coef`` ties the
-            policy, becomes a copy of the policy as it is.
-        evaluation_frequency: After how many steps the policy is evaluated, on seeds that training
-            never sees.
-        save_frequency: After how many steps a checkpoint is written.
+            ``state_dim`` and ``action_dim``; other values of these are an error.
+        total_timesteps: Steps of the run.
+        learning_starts: Steps before the first update. They are added to the replay.
+        train_frequency: Steps of each actor between two updates: the length of a segment. An
+            update learns from ``num_actors`` segments.
+        target_update_interval: Steps after which the reference, to which ``kl_coef`` ties the
+            policy, becomes a copy of the current policy.
+        evaluation_frequency: Steps between two evaluations, on seeds that training never uses.
+        save_frequency: Steps between two checkpoints.
         state_dim: Numbers of a state.
-        action_dim: The width of the policy.
-        latent_dim: Numbers of a plan. It has to be ``planning_config.embedding_dim``; a
-            ``planning_config`` that is not given is made to fit.
+        action_dim: Width of the policy.
+        latent_dim: Numbers of a plan, equal to ``planning_config.embedding_dim``; by default
+            ``planning_config`` is made to fit.
         planning_config: Settings of plans.
         execution_config: ``timeout`` is for how many seconds a worker may be silent before it is
-            replaced, and ``max_concurrent_rollouts`` how many actors one forward pass of the policy
-            serves at most. What concerns caches of keys and values has nothing to do here: a
-            policy of vectors has none.
+            replaced, and ``max_concurrent_rollouts`` how many actors one forward pass serves at
+            most. Other fields are not used: a policy of vectors has no cache of keys and values.
         replay_config: Settings of the replay.
-        ppo_config: Settings of learning; ``batch_size`` in it is that of a minibatch.
+        ppo_config: Settings of learning; its ``batch_size`` is that of a minibatch.
         bandwidth_config: Settings of the tracker.
-        device: Where the learner computes; actors compute on the CPU.
-        seed: Of everything; drawn, and written down, when ``None``.
-        num_actors: How many environments are acted in side by side.
-        num_learners: In how many parts the gradient of a minibatch is computed, side by side: the
-            step is made along their mean.
-        batch_size: How many replayed steps an update learns from, beside the new ones.
-        log_level: Of the run's log, which is ``results_dir/train.log``.
-        tensorboard_log: Where TensorBoard's files go, if one of its writers is installed. Empty for
-            nowhere.
-        checkpoint_dir: Where checkpoints go.
-        results_dir: Where ``metrics.jsonl``, one line for each update and evaluation, and the
-            workers' logs go.
-        backend: Where actors and parts of the learner run: in threads of this process, in lock-step
-            unless ``asynchronous``, or in processes of their own, or as Ray's actors.
-        num_workers: Threads or processes that the actors are divided among. What comes out depends
-            on it, as on a seed.
-        asynchronous: Whether actors go on while the learner learns; ``None``: unless in threads.
+        device: Device of the learner; actors use the CPU.
+        seed: Seed of everything; ``None``: random, and reported in the metrics.
+        num_actors: Environments side by side.
+        num_learners: Parts in which the gradient of a minibatch is computed, side by side. The
+            step is taken along their mean.
+        batch_size: Replayed steps of an update, beside the new ones.
+        log_level: Level of the run's log, ``results_dir/train.log``.
+        tensorboard_log: Folder of TensorBoard's files, if one of its writers is installed; empty:
+            none.
+        checkpoint_dir: Folder of checkpoints.
+        results_dir: Folder of ``metrics.jsonl``, with one line for each update and evaluation, and
+            of the workers' logs.
+        backend: Workers are ``"threads"`` of this process, in lock-step unless ``asynchronous``;
+            ``"processes"``; or actors of ``"ray"``.
+        num_workers: Workers that the actors are divided among. Results depend on it, as on a seed.
+        asynchronous: Whether actors act while the learner learns; ``None``: unless in threads.
         algorithm: ``"ppo"``, or ``"impala"``: one step along V-trace's gradient for each batch.
         use_plans: Whether there is a planner. Without one, a policy acts on states alone.
-        plan_history: How many states before the current one a plan is made of; all of the window
-            when ``None``. With 0 the networks are as large, and have no memory.
+        plan_history: States before the current one that a plan is made of; ``None``: the whole
+            window. With 0 the networks are as large, and have no memory.
         replay: ``"surprise"``, ``"uniform"`` (the same buffer, with equal scores), or ``"none"``.
         mask_commands: Whether the policy chooses among the commands that an environment lists.
-        reward_scale: What rewards are multiplied by for learning.
-        evaluation_episodes: Of each evaluation.
-        evaluation_greedy: Whether evaluations take the likeliest action, or draw as actors do.
-        early_stop_success: Training ends when an evaluation has this share of successes.
-        max_episode_steps: After how many steps the trainer cuts an episode off, if the environment
-            has not.
-        keep_checkpoints: How many checkpoints stay.
-        max_restarts: How often workers are replaced, all together, before the run gives up; with
-            Ray, how often each of them is.
-        worker_imports: Modules that workers in processes import first, to register environments.
-        environment_timeout: With a number of seconds each environment runs in a process of its own,
-            and one that takes longer for a step is killed and made anew; the step is lost, the run
-            goes on. ``None`` runs them where their actors are: that is faster, and one that hangs
-            holds its worker. As many processes as actors and evaluations side by side are started.
+        reward_scale: Factor of rewards for learning.
+        evaluation_episodes: Episodes of each evaluation.
+        evaluation_greedy: Whether evaluations take the likeliest action instead of drawing one.
+        early_stop_success: Share of successes in an evaluation at which training ends.
+        max_episode_steps: Steps after which the trainer cuts an episode off.
+        keep_checkpoints: Checkpoints that are kept.
+        max_restarts: Replacements of workers, in all, before the run fails; with Ray, of each.
+        worker_imports: Modules that worker processes import first, to register environments.
+        environment_timeout: Seconds of a step after which an environment is killed and replaced;
+            the step is lost, and the run goes on. Each environment, also those of evaluations,
+            then runs in its own process. ``None`` runs them where their actors are: that is
+            faster, and one that hangs blocks its worker.
         progress: Whether a progress bar is shown.
-        wandb_project: Where to log with Weights & Biases, if it is installed.
+        wandb_project: Project of Weights & Biases to log to.
 
     >>> TrainingConfig(env_name="alfworld", total_timesteps=100_000, latent_dim=64).num_actors
     128
@@ -167,7 +162,7 @@ class TrainingConfig:
         _checks.one_of(self, "algorithm", ALGORITHMS)
         _checks.one_of(self, "replay", REPLAYS)
         if not isinstance(logging.getLevelName(self.log_level.upper()), int):
-            raise ArgumentError(f"log_level must be that of a log, not {self.log_level!r}")
+            raise ArgumentError(f"log_level must be a level of logging, not {self.log_level!r}")
         _checks.number(self, "reward_scale", above=0)
         if self.environment_timeout is not None:
             _checks.number(self, "environment_timeout", above=0)
@@ -177,7 +172,6 @@ class TrainingConfig:
             raise ArgumentError(f'backend="{self.backend}" is asynchronous; threads need not be')
         self._check_plans()
         self._check_sizes()
-        # Given as a list, by a file of settings.
         self.worker_imports = tuple(self.worker_imports)
 
     def _check_plans(self) -> None:
@@ -206,7 +200,7 @@ class TrainingConfig:
 
     @property
     def environment_settings(self) -> dict[str, Any]:
-        """What the environment is made with."""
+        """Settings that the environment is made with."""
         return {
             "state_encoding_dim": self.state_dim,
             "action_space_size": self.action_dim,
@@ -216,27 +210,27 @@ class TrainingConfig:
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether actors go on while the learner learns."""
+        """Whether actors act while the learner learns."""
         return self.backend != "threads" if self.asynchronous is None else self.asynchronous
 
     @property
     def context(self) -> int:
-        """How many states a segment has before its first step: those of the window before it."""
+        """States that a segment has before its first step: those of the window before it."""
         return self.planning_config.state_window_size + 1 if self.use_plans else 0
 
     @property
     def plan_dim(self) -> int:
-        """Numbers of what the policy has as a plan; one zero without plans."""
+        """Numbers of the policy's plan; without plans, one zero."""
         return self.latent_dim if self.use_plans else 1
 
 
 def as_json(config: TrainingConfig) -> dict[str, Any]:
-    """The settings as JSON has them."""
+    """Return the settings as JSON has them."""
     return dataclasses.asdict(config)
 
 
 def from_json(settings: dict[str, Any]) -> TrainingConfig:
-    """What :func:`as_json` gave, as settings again."""
+    """Make settings from what :func:`as_json` returned."""
     from echoic.agents.latent_planning.config import PlanningConfig
     from echoic.agents.learners import PPOConfig
 

@@ -2,19 +2,19 @@
 
 The objective is that of PPO with the policy that acted and the policy that is stayed near held
 apart (Hilton et al., "Batch size-invariance for policy optimization", 2021). With μ the policy that
-acted and π' the one at the beginning of an update,
+acted and π' the one at the start of an update,
 
     w · min(1, π'/μ) · min(r A, clip(r) A),    r = π/π'.
 
-- *New segments.* `A` is GAE's, along the true sequence of the segment, with values as they are
-  when it comes. In lock-step π' is μ, and this is PPO to the last bit. Where actors are behind, the
-  truncated weight corrects for it.
-- *Replayed steps.* A step alone is a sequence of length 1: `A` is its temporal difference, and with
-  the weight before it, V-trace's of that sequence. `w` corrects for how the replay draws. The plan
-  is the one that was acted on, an input like any other: policy and values learn from a replayed
-  step, the encoder from new ones, whose windows are there.
-- *IMPALA.* `A` and the values' targets are V-trace's along the segment, π' is the policy as it is,
-  and one step is made: so r is 1.
+- *New segments.* `A` is GAE's, along the true sequence of the segment, with values at its arrival.
+  In lock-step π' is μ, and this is PPO to the last bit. Where actors are behind, the truncated
+  weight corrects for it.
+- *Replayed steps.* A single step is a sequence of length 1: `A` is its temporal difference, and
+  with the weight before it, V-trace's of that sequence. `w` corrects for how the replay draws. The
+  plan is the one that was acted on, an input like any other: policy and values learn from a
+  replayed step, the encoder from new ones, whose windows are known.
+- *IMPALA.* `A` and the values' targets are V-trace's along the segment, π' is the current policy,
+  and one step is taken, so r is 1.
 
 A minibatch is divided among `num_learners` threads, whose gradients are averaged by their rows. The
 cost of plans' changes is a mean over the pairs of each part.
@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from echoic.agents.latent_planning.optimizer import LatentPlanningOptimizer
-from echoic.agents.learners import checkpoint
 from echoic.agents.learners.ppo import PPOLearner
 from echoic.agents.learners.steps import GAECalculator, PPOTrainingStep
 from echoic.primitives import compute_vtrace
@@ -43,7 +42,7 @@ __all__ = ["VectorLearner", "learner_of"]
 
 
 def learner_of(config: TrainingConfig, seed: int, tracker: Any = None) -> VectorLearner:
-    """Make the learner of a run, with a planner if it has plans."""
+    """Make the learner of a run, with a planner if it uses plans."""
     torch.manual_seed(seed)
     planner = None
     if config.use_plans:
@@ -62,13 +61,13 @@ class VectorLearner(PPOLearner):
     """Trains on segments and on replayed steps.
 
     Args:
-        config: The settings of the run.
+        config: Settings of the run.
         planner: The planner, if there is one.
-        seed: Of minibatches.
+        seed: Seed of minibatches.
     """
 
     def __init__(self, config: TrainingConfig, planner: Any, seed: int) -> None:
-        # Advantages are normalised here, over what is new: replayed ones are of another length.
+        # Advantages are normalised over new steps here: replayed ones have another scale.
         ppo = dataclasses.replace(config.ppo_config, normalize_advantages=False)
         if config.algorithm == "impala":
             ppo = dataclasses.replace(
@@ -97,14 +96,12 @@ class VectorLearner(PPOLearner):
         )
         self._spread = 1.0
 
-    # What is learned from.
-
     def learn(self, batch: Batch, current: bool) -> dict[str, float]:
         """Learn from new segments.
 
         Args:
             batch: The segments.
-            current: Whether they are of the policy as it is.
+            current: Whether the current policy made them.
         """
         steps, followed = self.steps_of(batch)
         with torch.no_grad():
@@ -112,7 +109,7 @@ class VectorLearner(PPOLearner):
         shape = tuple(batch.rewards.shape)
         log_ratio = log_probs - steps.log_probs.to(self.device)
         worth, next_worth = values.cpu().view(shape), followed.cpu().view(shape)
-        # A step that broke was worth what was expected of it: no error is traced back from it.
+        # A failed step is worth what was expected of it: no error is traced back from it.
         rewards = torch.where(
             batch.valid, batch.rewards, worth - self.config.gamma * next_worth
         ).float()
@@ -141,7 +138,7 @@ class VectorLearner(PPOLearner):
         return self.update(steps)
 
     def learn_replayed(self, rows: dict[str, Any]) -> dict[str, float]:
-        """Learn from steps that a replay has drawn, once."""
+        """Learn once from steps that a replay has drawn."""
         dim = self.run_config.state_dim
         state, following = (
             torch.as_tensor(rows[name], dtype=torch.float32, device=self.device)
@@ -174,7 +171,7 @@ class VectorLearner(PPOLearner):
         return self.update(steps, epochs=1)
 
     def steps_of(self, batch: Batch) -> tuple[PPOTrainingStep, Any]:
-        """A batch as steps, their advantages open; and the values of the states they led to."""
+        """Return a batch as steps without advantages, and the values of the states they led to."""
 
         def flat(value: Any) -> Any:
             return None if value is None else value.flatten(0, 1)
@@ -204,7 +201,7 @@ class VectorLearner(PPOLearner):
 
     @torch.no_grad()
     def next_plans(self, batch: Batch) -> Any:
-        """The means of the plans at the states that steps led to."""
+        """Return the means of the plans at the states that steps led to."""
         if self.planner is None:
             return torch.zeros(batch.steps, 1, device=self.device)
         windows, masks = (
@@ -218,7 +215,7 @@ class VectorLearner(PPOLearner):
         )
 
     def _look(self, steps: PPOTrainingStep) -> tuple[Any, Any]:
-        """Log-probabilities of what was done and values, as the networks are."""
+        """Return the current log-probabilities of the actions, and the values."""
         moved = steps.to(self.device)
         parts = [
             self.networks.evaluate(_without_pairs(moved[index]))
@@ -258,19 +255,17 @@ class VectorLearner(PPOLearner):
         )
         return targets.flatten(), advantages.flatten()
 
-    # How it is learned.
-
     def update(self, steps: PPOTrainingStep, *, epochs: int | None = None) -> dict[str, float]:
-        """Learn from steps as they are, in minibatches and epochs, each divided into parts."""
+        """Learn from steps, in minibatches and epochs, each divided into parts."""
         found = super().update(steps, epochs=epochs)
-        # Where none was stepped on, those of the one that was looked at.
+        # If no minibatch was stepped on, use the numbers of the one that was evaluated.
         return {
-            name: self._looked.get(name, value) if math.isnan(value) else value
+            name: self._latest.get(name, value) if math.isnan(value) else value
             for name, value in found.items()
         }
 
     def _parts(self, index: Any) -> list[Any]:
-        """The rows of a minibatch, divided; none of the parts is empty."""
+        """Divide the rows of a minibatch into parts, none of them empty."""
         return [one for one in index.tensor_split(self.run_config.num_learners) if len(one)]
 
     def _gradients(self, parts: list[Any]) -> list[Any]:
@@ -278,31 +273,24 @@ class VectorLearner(PPOLearner):
             return [self.gradient(*part) for part in parts]
         return list(self._pool.map(lambda part: self.gradient(*part), parts))
 
-    # Keeping.
-
     def close(self) -> None:
         """End the threads."""
         if self._pool is not None:
             self._pool.shutdown()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that learning changes."""
-        reference = None if self._reference is None else self._reference.state_dict()
-        return {**self._state(), "reference": reference, "spread": self._spread}
+        """Return all that learning changes."""
+        return {**super().state_dict(), "spread": self._spread}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict`."""
-        with checkpoint.all_or_nothing(self._restore, self._state(), kind="learner"):
-            self._restore(state)
-            if state["reference"] is not None:
-                self.set_reference()
-                self._reference.load_state_dict(state["reference"])
-            self._spread = state["spread"]
+        """Continue from :meth:`state_dict`."""
+        super().load_state_dict(state)
+        self._spread = state["spread"]
 
 
 _CHUNK = 2048
 
 
 def _without_pairs(steps: PPOTrainingStep) -> PPOTrainingStep:
-    """Steps whose plans' changes are not looked at."""
+    """Return steps whose plans' changes are not evaluated."""
     return dataclasses.replace(steps, previous_windows=None, previous_masks=None, pairs=None)

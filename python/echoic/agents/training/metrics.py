@@ -1,4 +1,4 @@
-"""What a training run measures."""
+"""Measurements of a training run."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ __all__ = ["TrainingMetrics"]
 
 @dataclass
 class TrainingMetrics:
-    """What a run measured so far; all of it can be written as JSON.
+    """Measurements of a run, all of which can be written as JSON.
+
+    Lists from ``success_rates`` to ``memory_usage`` have one value for each update.
 
     Attributes:
-        episode_rewards: What each episode earned by the environment's own reward.
-        episode_lengths: Its steps.
-        success_rates: The share of successes of the latest 100 episodes, for each update.
-        policy_losses: For each update.
-        value_losses: For each update.
-        kl_divergences: For each update, how far it moved the policy (``approx_kl``).
-        entropy_losses: For each update, the policy's entropy.
-        kv_cache_hit_rates: For each update, the share of the encoder's places that a cache had. A
-            policy of vectors has no cache: it is 0, measured.
-        bandwidth_efficiency: For each update, the tracker's ``eta_bw`` so far.
-        tokens_per_second: For each update, places of windows that the encoder of the actors read,
-            by seconds of the run; without plans, states.
-        wall_clock_times: For each update, seconds since the run began.
-        memory_usage: For each update, MiB of this process.
-        replay_buffer_stats: Of the replay, at the end.
+        episode_rewards: Reward of each episode, by the environment's own reward.
+        episode_lengths: Steps of each episode.
+        success_rates: Share of successes of the latest 100 episodes.
+        policy_losses: The policy's loss.
+        value_losses: The values' loss.
+        kl_divergences: How far the update moved the policy (``approx_kl``).
+        entropy_losses: The policy's entropy.
+        kv_cache_hit_rates: Share of the encoder's places that a cache had. A policy of vectors has
+            no cache: the measured value is 0.
+        bandwidth_efficiency: The tracker's ``eta_bw`` so far.
+        tokens_per_second: Places of windows that the actors' encoder read, by seconds of the run;
+            without plans, states.
+        wall_clock_times: Seconds since the run started.
+        memory_usage: MiB of this process.
+        replay_buffer_stats: Statistics of the replay, at the end.
         execution_metrics: Updates, weights' versions, lags, restarts, steps per second and so on.
-        evaluation_history: Of each evaluation, in lists of equal length: ``step``, ``avg_reward``,
-            ``success_rate``, ``rewards``, ``successes``.
+        evaluation_history: ``step``, ``avg_reward``, ``success_rate``, ``rewards`` and
+            ``successes`` of each evaluation.
         total_timesteps: Steps taken.
         total_episodes: Episodes that ended.
-        training_time: In seconds; of all parts of a run that was resumed.
+        training_time: Seconds, of all parts of a run that was resumed.
     """
 
     episode_rewards: list[float] = field(default_factory=list)
@@ -63,18 +65,18 @@ class TrainingMetrics:
 
     @property
     def evaluation_results(self) -> dict[str, Any]:
-        """The latest evaluation: its values under the names of the history; empty before one."""
+        """The latest evaluation, under the names of the history; empty before the first."""
         return {name: values[-1] for name, values in self.evaluation_history.items() if values}
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain lists and numbers."""
+        """Return the measurements as plain lists and numbers."""
         return dataclasses.asdict(self)
 
     def to_json(self) -> str:
-        """The same as a text."""
+        """Return the measurements as JSON."""
         return json.dumps(self.to_dict(), default=float)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainingMetrics:
-        """What :meth:`to_dict` gave, as metrics again."""
+        """Make metrics from what :meth:`to_dict` returned."""
         return cls(**values)

@@ -1,4 +1,4 @@
-"""What a run says of itself: a file of JSON lines always, and whoever else is there to be told."""
+"""Records of a run: JSON lines, a log, and TensorBoard, Weights & Biases or a progress bar."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _WRITERS = ("tensorboardX", "torch.utils.tensorboard")
 
 
 class Records:
-    """Writes what happens in a run.
+    """Writes the numbers of a run.
 
     Args:
-        config: The settings of the run.
-        goes_on_at: The step from which the files of a run before are added to: what they have of
-            later steps is done again, and goes.
+        config: Settings of the run.
+        goes_on_at: Step of the checkpoint that the run continues from. The files are appended to,
+            without the lines of later steps: those are taken again.
     """
 
     def __init__(self, config: TrainingConfig, *, goes_on_at: int | None) -> None:
@@ -55,14 +55,8 @@ class Records:
             self.close()
             raise
 
-    @property
-    def has_board(self) -> bool:
-        """Whether TensorBoard's files are written."""
-        return self._board is not None
-
     def add(self, kind: str, step: int, numbers: dict[str, float]) -> None:
-        """Write some numbers of a step."""
-        # JSON has no NaN: what was not measured is null.
+        """Write some numbers of a step. What was not measured, NaN, is null in JSON."""
         plain = {
             name: float(value) if math.isfinite(value) else None for name, value in numbers.items()
         }
@@ -81,19 +75,20 @@ class Records:
 
     def close(self) -> None:
         """Close the files."""
-        if self._progress is not None:
-            self._progress.stop()
-        if self._board is not None:
-            self._board.close()
-        if self._wandb is not None:
-            self._wandb.finish()
+        for writer, end in (
+            (self._progress, "stop"),
+            (self._board, "close"),
+            (self._wandb, "finish"),
+        ):
+            if writer is not None:
+                getattr(writer, end)()
         self._log.removeHandler(self._handler)
         self._handler.close()
         self._lines.close()
 
 
 def _cut(file: Path, step: int) -> None:
-    """Leave of a file of lines those up to a step; what is no line goes too."""
+    """Keep the lines of a file up to a step; drop damaged ones."""
     kept = []
     for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -103,12 +98,12 @@ def _cut(file: Path, step: int) -> None:
 
 
 def memory_mib() -> float:
-    """MiB of this process that are in memory."""
+    """Return the memory of this process in MiB."""
     return float(psutil.Process().memory_info().rss) / 2**20
 
 
 def _board(folder: str) -> Any:
-    """A writer of TensorBoard's files, if one is installed and wanted."""
+    """Return a writer of TensorBoard's files, if one is installed and a folder is given."""
     if not folder:
         return None
     for name in _WRITERS:

@@ -1,10 +1,9 @@
-"""Rewards that are learned: from preferences between pieces of behaviour.
+"""Rewards that are learned from preferences between segments.
 
 Christiano et al., "Deep Reinforcement Learning from Human Preferences" (2017): of two segments one
-is preferred, and a network's rewards, added up along each, explain with which probability
-(Bradley and Terry). Here the preference is what a function says; without one it is for the segment
-that the environment paid more, a stand-in for a person that the paper uses, too: the policy never
-sees the environment's rewards themselves.
+is preferred, and the sums of a network's rewards along each explain with which probability (Bradley
+and Terry). By default the segment that the environment paid more is preferred, which the paper uses
+too, in place of a person. The policy never sees the environment's rewards.
 """
 
 from __future__ import annotations
@@ -27,34 +26,34 @@ __all__ = ["PreferenceReward", "RewardModel"]
 
 
 class RewardModel(Protocol):
-    """Says what steps are worth."""
+    """Replaces the rewards of steps."""
 
     def relabel(self, batch: Batch) -> None:
-        """Replace a batch's rewards; it may learn from them before."""
+        """Replace the rewards of a batch, and learn from them first if needed."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What :meth:`load_state_dict` needs to go on."""
+        """Return the state for :meth:`load_state_dict`."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict`."""
+        """Continue from :meth:`state_dict`."""
 
 
 class PreferenceReward:
     """A network of rewards, learned from preferences between segments.
 
-    Rewards are given mean 0 and deviation 1 by what is in memory. The network is told whether a
-    step ended its episode: a person would see that too.
+    Rewards are scaled to mean 0 and deviation 1 over the segments in memory. Whether a step ended
+    its episode is an input of the network: a person would see that too.
 
     Args:
-        config: The settings of the run.
-        prefer: Given what two segments were paid by the environment, whether the second is
-            preferred, as a probability; ``None`` for no answer.
-        seed: Of the network and of which segments are compared.
-        memory: How many segments are remembered.
-        pairs: How many are compared for each step of learning.
-        steps: Of learning, for each batch. A small task has few batches: with one step for each, a
-            policy would be paid by a network that has learned nothing.
-        hidden_dim: The width of the network.
+        config: Settings of the run.
+        prefer: Gets what the environment paid for two segments; returns the probability that the
+            second is preferred, or None for no answer.
+        seed: Seed of the network and of the pairs.
+        memory: Number of segments that are remembered.
+        pairs: Number of pairs that are compared for each step of learning.
+        steps: Steps of learning for each batch. A small task has few batches; with one step for
+            each, the policy would be paid by a network that has learned nothing.
+        hidden_dim: Width of the network.
     """
 
     def __init__(
@@ -80,12 +79,12 @@ class PreferenceReward:
             )
         self._optimizer = torch.optim.Adam(self._network.parameters(), lr=1e-3)
         self._memory: deque[tuple[Any, float]] = deque(maxlen=memory)
-        #: How many preferences were given, and what share of the latest ones it explained before it
-        #: learned from them; ``nan`` until there was one.
+        #: Number of answers, and the share of the latest ones that was predicted before learning
+        #: from them; ``nan`` until there was one.
         self.answers, self.accuracy = 0, float("nan")
 
     def relabel(self, batch: Batch) -> None:
-        """Learn from comparisons, and say what the steps of a batch are worth."""
+        """Learn from comparisons, then replace the rewards of a batch."""
         seen = torch.cat(
             [
                 batch.states,
@@ -105,7 +104,7 @@ class PreferenceReward:
             batch.rewards = (worth - known.mean()) / (known.std(correction=0) + 1e-6)
 
     def state_dict(self) -> dict[str, Any]:
-        """The network, its optimizer, what is remembered, and the generator."""
+        """Return network, optimizer, memory and generator."""
         return {
             "network": self._network.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -116,7 +115,7 @@ class PreferenceReward:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict`."""
+        """Continue from :meth:`state_dict`."""
         self._network.load_state_dict(state["network"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._memory.clear()
@@ -125,21 +124,21 @@ class PreferenceReward:
         self.answers, self.accuracy = state["answers"], state["accuracy"]
 
     def _learn(self, *, first: bool) -> None:
-        """One step along the likelihood of the preferences between some segments."""
+        """Take one step along the likelihood of the preferences between some segments."""
         drawn: Any = self._rng.integers(0, len(self._memory), (2, self._pairs))
         asked = [
             (i, j, self._prefer(self._memory[i][1], self._memory[j][1]))
             for i, j in ((int(a), int(b)) for a, b in drawn.T)
         ]
-        told = [(i, j, p) for i, j, p in asked if p is not None]
-        if not told:
+        answered = [(i, j, p) for i, j, p in asked if p is not None]
+        if not answered:
             return
-        self.answers += len(told)
+        self.answers += len(answered)
         sums = [
             self._network(torch.stack([self._memory[i][0] for i in side])).sum(dim=(1, 2))
-            for side in ([i for i, _, _ in told], [j for _, j, _ in told])
+            for side in ([i for i, _, _ in answered], [j for _, j, _ in answered])
         ]
-        wanted = torch.tensor([p for _, _, p in told])
+        wanted = torch.tensor([p for _, _, p in answered])
         gap = sums[1] - sums[0]
         loss = functional.binary_cross_entropy_with_logits(gap, wanted)
         if first:
@@ -150,5 +149,5 @@ class PreferenceReward:
 
 
 def _more(first: float, second: float) -> float | None:
-    """Who was paid more is preferred; of equals neither."""
+    """Prefer the segment that was paid more; of equal ones neither."""
     return None if first == second else float(second > first)

@@ -1,15 +1,15 @@
-"""Segments: a few steps of one actor, as they go through a table, and what learners make of them.
+"""Segments: a few steps of one actor, as they go through a table, and the batches made of them.
 
-A segment has the states of the window before its first step in front, so that the window of every
-step, and of the step before it, is made again without sending nine states for each. Each step has
-the state that it led to, which is not the next one where an episode ends.
+The states of the window before a segment's first step come first, so that the window of each step,
+and of the step before it, can be rebuilt without sending nine states for each. Each step has the
+state that it led to, which is not the next one where an episode ends.
 
 Invariants:
 
-1. Windows that are made of a segment are those that were acted on, also where an episode ends in it
-   or began before it.
-2. A step that is not `valid` (its environment broke) is learned from by nobody, and nothing is
-   traced back across it: it counts as cut off where it began.
+1. Windows rebuilt from a segment equal those that were acted on, also where an episode ends in it
+   or started before it.
+2. Nothing is learned from a step that is not `valid` (its environment failed), and no error is
+   traced back across it: it counts as cut off where it started.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from echoic.agents.latent_planning.windows import windows_of
+from echoic.agents.latent_planning.windows import PlanWindows, windows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
     from echoic.agents.training.config import TrainingConfig
 
-__all__ = ["Batch", "batch_of", "example_of"]
+__all__ = ["Batch", "batch_of", "example_of", "shown", "windows_for"]
 
 
 def example_of(config: TrainingConfig) -> dict[str, Any]:
-    """A segment of zeros: the spec of the table."""
+    """Return a segment of zeros, the example of the table."""
     steps, dim = config.train_frequency, config.plan_dim
     row = config.context + steps
     return {
@@ -65,27 +65,20 @@ class Batch:
     """Segments side by side: tensors are ``(T, N, ...)``, time first.
 
     Attributes:
-        states: Acted on.
-        next_states: That the steps led to.
-        actions: What was done.
+        states: Acted on; ``next_states`` are those that steps led to.
         allowed: Which actions there were.
-        rewards: To learn from.
+        rewards: Rewards to learn from.
         log_probs: Of the actions, under the policy that acted.
-        plans: Acted on.
-        noise: Of the plans.
-        dones: Whether the step terminated its episode.
-        truncated: Whether it was cut off, or broke.
-        valid: Whether there is something to learn from it.
-        windows: Of which the plans were made; ``None`` without plans.
-        masks: Which of their places hold a state.
-        previous_windows: Of the steps before.
-        previous_masks: Likewise.
+        plans: Acted on; ``noise`` is that of the plans, in standard deviations.
+        dones: Whether a step terminated its episode; ``truncated``: whether it was cut off, or
+            failed; ``valid``: whether it can be learned from.
+        windows: Windows of the plans, and ``masks``, which of their places hold a state; None
+            without plans. ``previous_windows`` are those of the steps before, ``next_windows`` end
+            with the states that steps led to.
         pairs: Where the step before is of the same episode.
-        next_windows: Which end with the states that the steps led to.
-        next_masks: Likewise.
-        episode: The numbers of the episodes.
+        episode: Numbers of the episodes.
         versions: ``(N,)``, of the weights that acted.
-        columns: All of the table's, as arrays ``(N, T, ...)``.
+        columns: All columns of the table, ``(N, T, ...)``.
     """
 
     states: Any
@@ -112,14 +105,14 @@ class Batch:
 
     @property
     def steps(self) -> int:
-        """How many steps of environments these are."""
+        """Number of steps of environments."""
         return int(self.rewards.numel())
 
 
 def batch_of(columns: Mapping[str, Any], config: TrainingConfig) -> Batch:
-    """Segments of a table as a batch, in the order of their actors.
+    """Make a batch of segments of a table, ordered by actor.
 
-    The order in which they came depends on threads; a sum of gradients would, too.
+    The order of arrival depends on threads, and so would a sum of gradients.
     """
     order = np.argsort(columns["actor"], kind="stable")
     arrays = {name: np.asarray(value)[order] for name, value in columns.items()}
@@ -131,12 +124,11 @@ def batch_of(columns: Mapping[str, Any], config: TrainingConfig) -> Batch:
     states, starts = tensor("states"), tensor("starts")
     first = config.context
     next_states = tensor("next_states")
-    made: dict[str, Any] = dict.fromkeys(
-        (
-            *("windows", "masks", "previous_windows", "previous_masks", "next_windows"),
-            "next_masks",
-        )
-    )
+    made: dict[str, Any] = {
+        f"{which}{what}": None
+        for which in ("", "previous_", "next_")
+        for what in ("windows", "masks")
+    }
     if config.use_plans:
         size = config.planning_config.state_window_size
         windows, masks = windows_of(states, starts, size)
@@ -166,10 +158,16 @@ def batch_of(columns: Mapping[str, Any], config: TrainingConfig) -> Batch:
 
 
 def shown(windows: Any, masks: Any, config: TrainingConfig) -> tuple[Any, Any]:
-    """Of windows, what ``plan_history`` lets a planner see."""
+    """Mask the places of windows that ``plan_history`` hides."""
     history, last = config.plan_history, masks.shape[-1] - 1
     if history is None or history >= last:
         return windows, masks
     masks = masks.clone()
     masks[..., : last - history] = False
     return torch.where(masks[..., None], windows, torch.zeros_like(windows)), masks
+
+
+def windows_for(config: TrainingConfig, count: int) -> PlanWindows:
+    """Return empty windows for some environments of a run."""
+    size = config.planning_config.state_window_size if config.use_plans else 0
+    return PlanWindows(count, config.state_dim, size, device="cpu")

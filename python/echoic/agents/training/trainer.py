@@ -1,19 +1,19 @@
-"""A run: actors fill a table, the learner empties it, weights go back, and it goes on.
+"""Training runs: actors fill a table, the learner empties it, and publishes weights.
 
-1. Each actor takes `train_frequency` steps: a segment. It goes into the table `segments`, a queue
-   with room for two from each actor, whose limiter makes actors wait for the learner.
+1. Each actor takes `train_frequency` steps: a segment. It is inserted into the table `segments`, a
+   queue with room for two of each actor, whose limiter makes actors wait for the learner.
 2. The learner takes `num_actors` segments. It learns from them, and from `batch_size` replayed
-   steps beside them; their steps go into the replay, with the log-probability, the episode and the
+   steps; the new steps are added to the replay, with the log-probability, the episode and the
    version of the weights that acted. See :mod:`~echoic.agents.training.learner`.
 3. The weights are published with the next version. Every segment carries the version it is of.
 
-In lock-step, which threads are unless ``asynchronous``, all three follow each other, and a run is
-the same to the last bit whenever its seed and settings are, also when it was stopped and resumed:
-what is random has its own generators, what threads do has an order, and episodes that were under
-way are brought back. Else actors go on meanwhile, what they bring is some versions behind, and how
-far is in the metrics.
+In lock-step (threads, unless ``asynchronous``) all three follow each other, and a run is the same
+to the last bit for the same seed and settings, also when it was stopped and resumed: all random
+numbers have their own generators, threads have an order, and episodes under way are restored.
+Otherwise actors act meanwhile, and their segments are some versions behind; the metrics report how
+far.
 
-A worker that dies is replaced; its unfinished segments are lost, and nothing else.
+A worker that dies is replaced; only its unfinished segments are lost.
 """
 
 from __future__ import annotations
@@ -39,14 +39,19 @@ from echoic.agents.bandwidth import BandwidthEfficiencyTracker
 from echoic.agents.learners import checkpoint
 from echoic.agents.prioritized_replay import PrioritizedReplayBuffer, SurpriseCalculator
 from echoic.agents.training.acting import ActingNetworks, TrainedPolicy, published
+from echoic.agents.training.actors import Evaluator
 from echoic.agents.training.config import TrainingConfig
-from echoic.agents.training.crews import ProcessCrew, RayCrew, ThreadCrew
-from echoic.agents.training.evaluation import Evaluator
 from echoic.agents.training.learner import learner_of
 from echoic.agents.training.metrics import TrainingMetrics
 from echoic.agents.training.records import Records, memory_mib
 from echoic.agents.training.segments import batch_of, example_of
-from echoic.agents.training.worker import TABLE
+from echoic.agents.training.workers import (
+    TABLE,
+    ProcessWorkers,
+    RayWorkers,
+    ThreadWorkers,
+    Workers,
+)
 from echoic.errors import CheckpointError, ClosedError, WaitTimeoutError
 from echoic.weights import WeightStore
 
@@ -72,10 +77,10 @@ class EchoRLTrainer:
 
     Args:
         config: All settings.
-        resume: Go on from the newest checkpoint of ``checkpoint_dir``, if there is one; or from
+        resume: Continue from the newest checkpoint of ``checkpoint_dir``, if there is one; or from
             this one.
-        judge: Says what an episode is worth, in place of the environment; with threads only.
-        reward_model: Says what steps are worth, in place of the environment.
+        judge: Pays episodes in place of the environment; with threads only.
+        reward_model: Pays steps in place of the environment.
 
     Nothing is started before :meth:`train`, :meth:`resume` or :meth:`policy` is called.
     """
@@ -102,9 +107,9 @@ class EchoRLTrainer:
         self._saved: list[Path] = []
 
     async def train(self) -> TrainingMetrics:
-        """Train until ``total_timesteps`` are taken, or successes are enough.
+        """Train for ``total_timesteps``, or until ``early_stop_success`` is reached.
 
-        Cancelling stops after the update that is under way, and leaves the trainer as it is then.
+        Cancelling stops after the current update; the trainer can go on from there.
         """
         self._check_open()
         self._stop.clear()
@@ -117,11 +122,11 @@ class EchoRLTrainer:
             raise
 
     def get_training_metrics(self) -> TrainingMetrics:
-        """What was measured so far."""
+        """Return the measurements so far."""
         return self._metrics
 
     def policy(self, *, greedy: bool = False) -> TrainedPolicy:
-        """What was trained so far, as it is now."""
+        """Return a copy of the current policy."""
         networks = ActingNetworks(self.config)
         with self._round:
             networks.load(_copied(published(self._ready().learner.networks)))
@@ -132,7 +137,7 @@ class EchoRLTrainer:
 
         Args:
             path: The folder; by default one of ``checkpoint_dir``, named after the step. Of those,
-                the last ``keep_checkpoints`` that this run has written stay.
+                the last ``keep_checkpoints`` that this run has written are kept.
         """
         with self._round:
             return self._save(path)
@@ -154,7 +159,7 @@ class EchoRLTrainer:
             shutil.rmtree(beside, ignore_errors=True)
             raise
         if path is None:
-            # What others have written into the same folder is not ours to remove.
+            # Checkpoints of other runs in the same folder are not removed.
             self._saved = [one for one in self._saved if one != folder] + [folder]
             for old in self._saved[: -self.config.keep_checkpoints]:
                 shutil.rmtree(old, ignore_errors=True)
@@ -162,15 +167,15 @@ class EchoRLTrainer:
         return folder
 
     def resume(self, path: str | os.PathLike[str] | None = None) -> int:
-        """Go on from a checkpoint, by default that of ``checkpoint_dir`` written last; its step.
+        """Continue from a checkpoint, by default the newest of ``checkpoint_dir``; return its step.
 
         Raises:
-            FileNotFoundError: There is none.
-            CheckpointError: It is damaged, or of a run of other sizes.
+            FileNotFoundError: If there is no checkpoint.
+            CheckpointError: If it is damaged, or of a run of other sizes.
         """
         self._check_open()
         if self._parts is not None:
-            raise ClosedError("a run goes on from a checkpoint before it begins, not within")
+            raise ClosedError("resume a run before it starts: this one has started")
         folder = self._newest() if path is None else Path(path)
         if folder is None:
             raise FileNotFoundError(f"there is no checkpoint in {self.config.checkpoint_dir!r}")
@@ -180,7 +185,7 @@ class EchoRLTrainer:
         return self._metrics.total_timesteps
 
     def close(self) -> None:
-        """End what was started. What was measured stays, and so do checkpoints."""
+        """Stop all workers. Measurements and checkpoints are kept."""
         self._closed = True
         self._stop.set()
         with self._round:
@@ -194,15 +199,13 @@ class EchoRLTrainer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # The run.
-
     def _train(self) -> TrainingMetrics:
-        # Going on from a checkpoint brings metrics of its own.
+        # A checkpoint brings its own metrics.
         parts = self._ready()
         config, metrics = self.config, self._metrics
         began = time.monotonic() - metrics.training_time
         if not parts.started:
-            parts.crew.start()
+            parts.workers.start()
             parts.started = True
         while metrics.total_timesteps < config.total_timesteps and not self._is_good_enough():
             with self._round:
@@ -218,7 +221,7 @@ class EchoRLTrainer:
         return metrics
 
     def _one_round(self, parts: _Parts, began: float) -> bool:
-        """Take segments and learn from them; False if the run was stopped meanwhile."""
+        """Take segments and learn from them; return False if the run was stopped."""
         config, metrics = self.config, self._metrics
         before = metrics.total_timesteps
         columns = self._take(parts)
@@ -238,20 +241,18 @@ class EchoRLTrainer:
         return True
 
     def _take(self, parts: _Parts) -> dict[str, Any] | None:
-        """Wait for a segment of each actor, on average, and for those who make them to be there."""
-        parts.crew.fill()
+        """Wait for one segment per actor, and watch the workers meanwhile; None if stopped."""
+        parts.workers.fill()
         while True:
             began = time.monotonic()
-            try:
-                batch = parts.table.sample(self.config.num_actors, timeout=0.5)
-            except WaitTimeoutError:
-                if self._stop.is_set():
-                    return None
-                parts.crew.check(time.monotonic() - began)
-            else:
-                columns: dict[str, Any] = batch.data
-                parts.crew.check(time.monotonic() - began)
-                parts.crew.heard(columns["actor"])
+            columns: dict[str, Any] | None = None
+            with contextlib.suppress(WaitTimeoutError):
+                columns = parts.table.sample(self.config.num_actors, timeout=0.5).data
+            if columns is None and self._stop.is_set():
+                return None
+            parts.workers.check(time.monotonic() - began)
+            if columns is not None:
+                parts.workers.note(columns["actor"])
                 return columns
 
     def _note(self, parts: _Parts, batch: Batch) -> None:
@@ -259,7 +260,7 @@ class EchoRLTrainer:
         metrics, columns = self._metrics, batch.columns
         metrics.total_timesteps += batch.steps
         for reward, places in zip(columns["earned"].flat, columns["places"].flat, strict=True):
-            # A policy of vectors computes every place of a window anew: nothing was reused.
+            # A policy of vectors computes every place of a window: nothing is reused.
             parts.tracker.record_rollout_step(float(reward), int(places), 0)
         parts.tokens += int(columns["places"].sum())
         parts.lost += int((~columns["valid"]).sum())
@@ -272,7 +273,7 @@ class EchoRLTrainer:
             metrics.total_episodes += 1
 
     def _learn(self, parts: _Parts, batch: Batch, before: int, seconds: float) -> None:
-        """One update, from what is new and from what is replayed."""
+        """Update from new segments and from replayed steps."""
         config, metrics, learner = self.config, self._metrics, parts.learner
         if self._reward_model is not None:
             self._reward_model.relabel(batch)
@@ -319,7 +320,7 @@ class EchoRLTrainer:
         )
 
     def _remember(self, parts: _Parts, batch: Batch, *, relabelled: bool = False) -> None:
-        """Put the steps of a batch into the replay."""
+        """Add the steps of a batch to the replay."""
         if parts.replay is None:
             return
         if self._reward_model is not None and not relabelled:
@@ -352,7 +353,9 @@ class EchoRLTrainer:
         found = parts.evaluator.play(networks)
         history = self._metrics.evaluation_history
         if not found.rewards:
-            _log.warning("all episodes of an evaluation broke: there is nothing to report")
+            _log.warning(
+                "the environment failed in all episodes of an evaluation: nothing to report"
+            )
             return
         for name, value in (
             ("step", self._metrics.total_timesteps),
@@ -374,7 +377,7 @@ class EchoRLTrainer:
         )
 
     def _due(self, every: int, before: int) -> bool:
-        """Whether the steps of the latest batch went past a multiple."""
+        """Whether the steps of the latest batch passed a multiple of ``every``."""
         return self._metrics.total_timesteps // every > before // every
 
     def _is_good_enough(self) -> bool:
@@ -398,11 +401,9 @@ class EchoRLTrainer:
             "max_lag": int(max(parts.lags, default=0)),
             "replayed_steps": parts.replayed,
             "broken_steps": parts.lost,
-            "actor_restarts": parts.crew.restarts,
+            "actor_restarts": parts.workers.restarts,
             "bandwidth": dataclasses.asdict(parts.tracker.snapshot()),
         }
-
-    # Beginning, and going on.
 
     def _ready(self) -> _Parts:
         self._check_open()
@@ -422,7 +423,7 @@ class EchoRLTrainer:
         return max(found, key=lambda one: one.stat().st_mtime_ns, default=None)
 
     def _begin(self, state: dict[str, Any] | None, folder: Path | None) -> None:
-        """Make the parts, and let them go on from a state if there is one."""
+        """Make the parts, and restore a state if there is one."""
         seed = self.config.seed
         if state is not None:
             seed = state["seed"]
@@ -449,14 +450,13 @@ class EchoRLTrainer:
             "lags": list(parts.lags),
             "learner": parts.learner.state_dict(),
             "reward_model": None if self._reward_model is None else self._reward_model.state_dict(),
-            "crew": parts.crew.state(),
+            "workers": parts.workers.state(),
             "metrics": self._metrics.to_dict(),
             "counts": {name: getattr(parts, name) for name in _COUNTED},
             "latest": list(parts.latest),
         }
 
     def _restore(self, parts: _Parts, state: dict[str, Any], folder: Path) -> None:
-        # A reference has to be there before it can be filled.
         parts.learner.load_state_dict(state["learner"])
         if parts.replay is not None and (folder / "replay.bin").exists():
             parts.replay.load_buffer(folder / "replay.bin")
@@ -469,7 +469,7 @@ class EchoRLTrainer:
         parts.tracker.load_state_dict(state["tracker"])
         self._metrics = TrainingMetrics.from_dict(state["metrics"])
         try:
-            parts.crew.restore(state["crew"])
+            parts.workers.restore(state["workers"])
         except ValueError as error:
             raise CheckpointError(f"the checkpoint has other actors: {error}") from error
 
@@ -478,12 +478,12 @@ class EchoRLTrainer:
             raise ClosedError("the trainer is closed")
 
 
-# What of the parts is counted, and kept in checkpoints.
+# Counts of the parts that checkpoints keep.
 _COUNTED = ("version", "tokens", "lost", "replayed", "has_reference")
 
 
 class _Parts:
-    """All that a run has started."""
+    """Everything that a run has started."""
 
     def __init__(
         self,
@@ -495,7 +495,7 @@ class _Parts:
         goes_on_at: int | None,
     ) -> None:
         self.seed = seed
-        # How often the run was gone on with before.
+        # How often the run was resumed before.
         self.opening = opening
         self.version = self.tokens = self.lost = self.replayed = 0
         self.has_reference = self.started = False
@@ -509,14 +509,14 @@ class _Parts:
             raise
 
     def close(self) -> None:
-        """End everything, the last first, also where something can't be ended."""
+        """Close everything in reverse order, also if closing something fails."""
         with contextlib.ExitStack() as stack:
             for close in self._closing:
                 stack.callback(close)
             self._closing = []
 
     def _make(self, config: TrainingConfig, seed: int, judge: Any, goes_on_at: int | None) -> None:
-        # First, since an environment that can't be made is what fails most.
+        # First, since making an environment fails most often.
         self.evaluator = Evaluator(config, seed)
         self._closing.append(self.evaluator.close)
         self.replay, tracker = _replay(config, seed)
@@ -528,36 +528,38 @@ class _Parts:
         results = Path(config.results_dir)
         self.table = Table.queue(TABLE, example_of(config), capacity=2 * config.num_actors)
         self.weights = WeightStore()
-        # Whoever goes on draws otherwise, and has other episodes, than those before.
+        # A resumed run draws other numbers, and has other episodes, than before.
         generation = self.opening * (config.max_restarts + 1)
         if config.backend == "threads":
-            self.crew: Any = ThreadCrew(config, seed, self.table, self.weights, judge, generation)
-            self._closing += [self.weights.close, self.crew.close, self.table.close]
+            self.workers: Workers = ThreadWorkers(
+                config, seed, self.table, self.weights, judge, generation
+            )
+            self._closing += [self.weights.close, self.workers.close, self.table.close]
             return
         if config.backend == "ray":
-            # The crew opens the addresses, since it knows where its actors are.
+            # The workers open the addresses, since they know the nodes of the actors.
             server = Server(self.table, self.weights)
             self._closing.append(server.close)
-            self.crew = RayCrew(config, seed, server, generation)
+            self.workers = RayWorkers(config, seed, server, generation)
         else:
             folder = tempfile.mkdtemp(prefix="echoic-")
             self._closing.append(lambda: shutil.rmtree(folder, ignore_errors=True))
             server = Server(self.table, self.weights, listen=f"unix://{folder}/run.sock")
             server.start()
             self._closing.append(server.close)
-            self.crew = ProcessCrew(config, seed, server.address, results, generation)
-        self._closing.append(self.crew.close)
+            self.workers = ProcessWorkers(config, seed, server.address, results, generation)
+        self._closing.append(self.workers.close)
 
 
 def _replay(config: TrainingConfig, seed: int) -> tuple[Any, Any]:
-    """The replay, and the mean plan that it shares with the planner."""
+    """Make the replay, and return it with the mean plan that it shares with the planner."""
     if config.replay == "none":
         return None, None
     settings = config.replay_config
     if settings.seed is None:
         settings = dataclasses.replace(settings, seed=seed)
     if config.replay == "uniform":
-        # Equal scores, in one stratum.
+        # Equal scores, in one tier.
         settings = dataclasses.replace(
             settings,
             surprise_weight=0.0,

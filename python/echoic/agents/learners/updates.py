@@ -1,19 +1,15 @@
-"""Parameters of 16 bits that learn by copies of 32.
+"""What all learners share: PPO's clipped gain, one step of an optimizer, and float32 copies.
 
 A number of bfloat16 has 8 significant bits: a step of 1e-6 on a weight of 0.02 is far below half of
 its last one, so it is rounded away, however many follow. :class:`MasterWeights` keeps a float32
 copy of each such parameter. The optimizer steps on the copies, and the parameters are the copies,
 rounded.
-
-Invariants:
-
-1. After :meth:`~MasterWeights.give` each parameter is its copy, rounded to the parameter's dtype.
-2. Parameters of other dtypes are their own copies: nothing is added for them, and nothing changed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,13 +21,55 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Parameter
 
-__all__ = ["MasterWeights"]
+__all__ = ["MasterWeights", "clipped_gain", "step"]
 
 _HALVES = (torch.bfloat16, torch.float16)
 
 
+def clipped_gain(
+    ratio: Tensor, advantages: Tensor, low: float | None, high: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return PPO's gain ``min(ρ·A, clip(ρ, 1 − low, 1 + high)·A)``, and where the clip took over.
+
+    Without ``low`` or ``high`` there is no bound on that side.
+
+    Returns:
+        The gain, where it was bounded from below (ρ too small, A < 0), and from above (A > 0).
+    """
+    gain = ratio * advantages
+    bounds = 1 - (math.inf if low is None else low), 1 + (math.inf if high is None else high)
+    bounded = ratio.clamp(*bounds) * advantages
+    is_clipped = bounded < gain
+    return (
+        torch.minimum(gain, bounded),
+        is_clipped & (advantages < 0),
+        is_clipped & (advantages > 0),
+    )
+
+
+def step(optimizer: Any, parameters: Iterable[Any], longest: float) -> float:
+    """Clip the gradient to a length, take a step, and return the length before clipping.
+
+    Raises:
+        FloatingPointError: If the gradient is not finite. No step was taken: one NaN would spoil
+            every parameter, and the optimizer's averages for good.
+    """
+    norm = float(torch.nn.utils.clip_grad_norm_(list(parameters), longest))
+    if not math.isfinite(norm):
+        optimizer.zero_grad(set_to_none=True)
+        raise FloatingPointError(
+            f"the length of the gradient is {norm}; the step was not taken. Check the states, "
+            "rewards and log-probabilities of the batch, and the learning rate"
+        )
+    optimizer.step()
+    return norm
+
+
 class MasterWeights:
     """Float32 copies of those parameters that have 16 bits.
+
+    After :meth:`give` each such parameter is its copy, rounded. Parameters of other dtypes are
+    their own copies.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
@@ -48,8 +86,7 @@ class MasterWeights:
     """
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:
-        """Copy what has 16 bits."""
-        #: What an optimizer is to step on.
+        #: The parameters for an optimizer.
         self.parameters: list[Tensor] = []
         self._pairs: list[tuple[Parameter, Tensor]] = []
         for one in parameters:
@@ -74,7 +111,7 @@ class MasterWeights:
 
     @torch.no_grad()
     def follow(self) -> None:
-        """Take over what somebody else has written to the parameters, before a step."""
+        """Take over values that were written to the parameters since, before a step."""
         for one, copy in self._pairs:
             torch.where(copy.to(one.dtype) == one, copy, one.to(copy.dtype), out=copy.data)
 
@@ -89,11 +126,7 @@ class MasterWeights:
         return [copy.detach() for _, copy in self._pairs]
 
     def check(self, state: Sequence[Tensor]) -> None:
-        """Compare a state with the parameters.
-
-        Raises:
-            CheckpointError: It is of other ones.
-        """
+        """Raise a ``CheckpointError`` if a state is of other parameters."""
         mine, theirs = ([tuple(one.shape) for one in of] for of in (self.state(), state))
         if mine != theirs:
             raise CheckpointError(
@@ -102,7 +135,7 @@ class MasterWeights:
             )
 
     @torch.no_grad()
-    def load(self, state: Sequence[Tensor] | None) -> None:
-        """Go on from copies that were saved, or without any from the parameters as they are."""
-        for place, (one, copy) in enumerate(self._pairs):
-            copy.copy_(one if state is None else state[place])
+    def load(self, state: Sequence[Tensor]) -> None:
+        """Continue from saved copies."""
+        for (_, copy), saved in zip(self._pairs, state, strict=True):
+            copy.copy_(saved)
