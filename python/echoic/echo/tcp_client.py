@@ -24,11 +24,11 @@ __all__ = ["ConnectionClosedError", "TcpClient"]
 _delivering: set[TcpClient] = set()
 
 
-class _NotEchoError(DisconnectedError, ValueError):
+class _ProtocolError(DisconnectedError, ValueError):
     """The peer speaks another protocol."""
 
 
-class _NobodyError(DisconnectedError, ConnectionRefusedError):
+class _UnreachableError(DisconnectedError, ConnectionRefusedError):
     """No server could be reached."""
 
 
@@ -92,8 +92,8 @@ class TcpClient(RemoteStream):
             raise SpecError(f"Server spec mismatch: {error}") from error
         except DisconnectedError as error:
             if "the server sent nonsense" in str(error):
-                raise _NotEchoError(f"unexpected magic bytes: {error}") from error
-            raise _NobodyError(str(error)) from error
+                raise _ProtocolError(f"unexpected magic bytes: {error}") from error
+            raise _UnreachableError(str(error)) from error
 
     send = RemoteStream.add
     send_batch = RemoteStream.extend
