@@ -8,7 +8,7 @@ from typing import Any
 import echoic
 import numpy as np
 import pytest
-from echoic.echo import TrajectoryAccumulator
+from echoic._native import TrajectoryAccumulator
 
 MakeStream = Callable[..., echoic.Stream]
 

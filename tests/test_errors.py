@@ -103,7 +103,7 @@ PROVOKED = {
     "a closed stream, sample": (closed_sample, echoic.errors.ClosedError),
     "a closed stream, add": (closed_add, echoic.errors.ClosedError),
     "an unfinished trajectory": (
-        lambda: echo.TrajectoryAccumulator({"a": np.zeros(2)}).build(),
+        lambda: _native.TrajectoryAccumulator({"a": np.zeros(2)}).build(),
         echoic.errors.TrajectoryError,
     ),
     "an unknown table": (

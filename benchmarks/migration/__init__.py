@@ -1,4 +1,5 @@
-"""One program written for Reverb, timed on dm-reverb and on ``echoic.reverb``.
+"""One program written for each other library, timed on it and on the drop-in of its name.
 
-``program.py`` is the program; ``python -m benchmarks.migration`` runs it on both in turns.
+``reverb_program.py`` and ``echo_program.py`` are the programs; ``python -m benchmarks.migration``
+runs each on both sides in turns.
 """

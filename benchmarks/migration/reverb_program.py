@@ -1,8 +1,9 @@
-"""A program written for Reverb that times what programs do: ``program.py MODULE PLACE COUNT``.
+"""A program written for Reverb that times what programs do.
 
-MODULE is what it imports as reverb, and all that differs between the two sides. PLACE says where
-the server is: ``here``, in this process, or ``elsewhere``, in another. The program checks what it
-got before it prints its rates, as one JSON object.
+It is called as ``reverb_program.py MODULE PLACE COUNT``. MODULE is what it imports as reverb, and
+all that differs between the two sides. PLACE says where the server is: ``here``, in this process,
+or ``elsewhere``, in another. The program checks what it got before it prints its rates, as one JSON
+object.
 """
 
 from __future__ import annotations
