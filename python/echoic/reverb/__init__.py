@@ -3,8 +3,6 @@
 Use ``import echoic.reverb as reverb``. The guide "From Reverb" lists what differs, and why.
 """
 
-from typing import NoReturn
-
 from echoic.reverb import item_selectors as selectors
 from echoic.reverb import rate_limiters
 from echoic.reverb import structured_writer as structured
@@ -16,6 +14,7 @@ from echoic.reverb.pattern_dataset import PatternDataset
 from echoic.reverb.platform.default import checkpointers
 from echoic.reverb.replay_sample import ReplaySample, SampleInfo
 from echoic.reverb.server import Server, Table
+from echoic.reverb.tf_client import TFClient
 from echoic.reverb.timestep_dataset import TimestepDataset
 from echoic.reverb.trajectory_dataset import TrajectoryDataset
 from echoic.reverb.trajectory_writer import TrajectoryColumn, TrajectoryWriter
@@ -28,6 +27,7 @@ __all__ = [
     "ReverbError",
     "SampleInfo",
     "Server",
+    "TFClient",
     "Table",
     "TensorSpec",
     "TimestepDataset",
@@ -41,13 +41,3 @@ __all__ = [
     "selectors",
     "structured",
 ]
-
-
-def __getattr__(name: str) -> NoReturn:
-    """Explain that upstream's graph operations are left out on purpose."""
-    if name == "TFClient":
-        raise AttributeError(
-            "echoic.reverb has no TFClient, whose calls are operations of TensorFlow graphs; "
-            "Client and the datasets do the same outside of graphs"
-        )
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

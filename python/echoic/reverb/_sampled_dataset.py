@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from echoic.errors import WaitTimeoutError
-from echoic.reverb import _nest, _signature, replay_sample
+from echoic.reverb import _nest, _signature, _tensorflow, replay_sample
 from echoic.reverb import client as reverb_client
 from echoic.reverb._dataset import Dataset, lists_as_tuples, specs_of
 
@@ -16,13 +17,19 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from echoic.reverb._engine.sampler import Items, Sampler
+    from echoic.reverb._engine.sampler import Items
 
 __all__ = ["SampledDataset"]
 
 
 class SampledDataset(Dataset):
     """Base of datasets that sample a table; subclasses convert its items."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Make a dataset of TensorFlow where it is installed."""
+        kind: Any = cls
+        made: Self = object.__new__(_tensorflow.kind_of(kind))
+        return made
 
     def __init__(
         self,
@@ -119,14 +126,6 @@ class SampledDataset(Dataset):
             max_samples=max_samples,
         )
 
-    def _sampler(self) -> Sampler:
-        client = reverb_client.Client(self._address)._client
-        client.check_stopped()
-        signature = client.signatures().get(self._table)
-        if signature is not None:
-            self._check(signature)
-        return client.NewSampler(self._table, self._max_samples, self._most, self._timeout)
-
     def _check(self, signature: Sequence[_signature.Column]) -> None:
         """Raise an error if the table's signature does not match the requested columns."""
         got = self._columns
@@ -164,22 +163,66 @@ class SampledDataset(Dataset):
                     f"{_signature.shape_text(leaf.shape[axes:])})."
                 )
 
-    def _fetches(self, count: int) -> Iterator[Items]:
-        """Fetch items, in groups that end at multiples of ``count``, until none come in time."""
-        sampler = self._sampler()
+    def _fetches(self, count: int, poll: float | None = None) -> Iterator[Any]:
+        """Fetch items, in groups that end at multiples of ``count``, until none come in time.
+
+        With ``poll``, yield ``None`` whenever there were none for so many seconds.
+        """
+        client = reverb_client.Client(self._address)._client
+        client.check_stopped()
+        while poll is not None and not client.is_reached(10 * poll):
+            yield None
+        signature = client.signatures().get(self._table)
+        if signature is not None:
+            self._check(signature)
+        waits = [seconds for seconds in (self._timeout, poll) if seconds is not None]
+        settings = (self._max_samples, self._most, min(waits, default=None))
+        sampler = client.NewSampler(self._table, *settings)
         missing = ask = count
+        began = time.monotonic()
         while True:
             try:
                 items = sampler.fetch(min(ask, missing))
-            except (StopIteration, WaitTimeoutError):
+            except StopIteration:
                 return
+            except WaitTimeoutError:
+                if poll is None or (
+                    self._timeout is not None and time.monotonic() - began >= self._timeout
+                ):
+                    return
+                yield None
+                continue
             missing = missing - len(items) or count
             # After waiting for one item, ask for as many as there probably are now.
             ask = count if missing == count else 2 * len(items)
             yield items
+            began = time.monotonic()
 
-    def _elements(self) -> Iterator[Any]:
+    def _elements(self) -> Iterator[replay_sample.ReplaySample]:
+        for items in self._fetches(self._most):
+            for group in self._groups(items):
+                for row in zip(*group, strict=True):
+                    info = replay_sample.SampleInfo(*row[:5])
+                    data = _nest.unflatten_as(self._data, row[5:])
+                    yield replay_sample.ReplaySample(info, data)
+
+    def _groups(self, items: Items) -> Iterator[list[np.ndarray[Any, Any]]]:
+        """Yield groups of elements: the numbers and the columns, each with a leading axis."""
         raise NotImplementedError
+
+    def _tensorflow(self) -> Any:
+        """Make a dataset of TensorFlow that yields flat elements."""
+
+        def make(address: bytes, table: bytes) -> Iterator[Any]:
+            # In a graph their values are known only now.
+            dataset = object.__new__(type(self))
+            values = {"_address": address.decode(), "_table": table.decode()}
+            vars(dataset).update(vars(self), **values)
+            for items in dataset._fetches(self._most, _tensorflow.POLL):
+                yield from [None] if items is None else dataset._groups(items)
+
+        inputs = (self._address, self._table)
+        return _tensorflow.source(make, _nest.flatten(self._spec), int(self._most > 1), *inputs)
 
     @staticmethod
     def _infos(items: Items) -> replay_sample.SampleInfo:

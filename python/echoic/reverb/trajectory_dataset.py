@@ -58,13 +58,18 @@ class TrajectoryDataset(SampledDataset):
         >>> server.stop()
     """
 
-    def _elements(self) -> Iterator[replay_sample.ReplaySample]:
-        for items in self._fetches(self._most):
-            for at, info in enumerate(zip(*self._infos(items), strict=True)):
-                leaves = items.leaves(at)
-                self._fits(leaves, 0)
-                data = _nest.unflatten_as(self._data, [leaf[()] for leaf in leaves])
-                yield replay_sample.ReplaySample(replay_sample.SampleInfo(*info), data)
+    def _groups(self, items: Items) -> Iterator[list[np.ndarray[Any, Any]]]:
+        columns = items.columns
+        if columns is not None:
+            self._fits(columns, 1)
+            yield [*self._infos(items), *columns]
+            return
+        for at, leaves in enumerate(map(items.leaves, range(len(items)))):
+            self._fits(leaves, 0)
+            yield [
+                *(numbers[at : at + 1] for numbers in self._infos(items)),
+                *(leaf[None] for leaf in leaves),
+            ]
 
     def _batches(
         self, batch_size: int, drop_remainder: bool

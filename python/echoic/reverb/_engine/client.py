@@ -191,6 +191,14 @@ class Client:
                     "or start another server at this port"
                 ) from None
 
+    def is_reached(self, timeout: float) -> bool:
+        """Wait for the server; return whether it was there in time."""
+        try:
+            self.tables(timeout)
+        except TimeoutExceeded:
+            return False
+        return True
+
     def _source(self, name: str) -> Source:
         table = self._table(name)
         return Source(table, table.stats().max_times_sampled)
