@@ -62,9 +62,49 @@ assert structured_writer is echoic.reverb.structured
 
 
 def test_what_is_not_there_is_named_as_it_was_asked_for():
-    code = "import echoic.reverb; echoic.reverb.install(); import reverb.cc.ops"
+    code = "import echoic.reverb; echoic.reverb.install(); import reverb.cc.grpc"
     ran = run("-c", code, cwd=".")
-    assert "ModuleNotFoundError: echoic.reverb has nothing for 'reverb.cc.ops'" in ran.stderr
+    assert "ModuleNotFoundError: echoic.reverb has nothing for 'reverb.cc.grpc'" in ran.stderr
+
+
+def test_a_program_may_name_what_has_no_counterpart_but_not_call_it(tmp_path):
+    (tmp_path / "program.py").write_text(
+        """
+import reverb.pip_package
+from reverb import libpybind, pybind
+from reverb.cc import schema_pb2
+from reverb.cc.checkpointing import checkpoint_pb2
+from reverb.cc.ops import gen_reverb_ops
+from reverb.platform.default import ensure_tf_install, load_op_library
+from reverb.platform.default import server_main_command_line_args
+from reverb.server_executable import reverb_config_pb2, server_from_proto, server_main
+
+def keep(chunk: schema_pb2.ChunkData, extension: pybind.TableExtension): ...
+
+ensure_tf_install.ensure_tf_version()
+assert libpybind.Client is pybind.Client and libpybind.WeakCellRef is pybind.WeakCellRef
+assert not hasattr(schema_pb2, "Nothing")
+for call in (
+    schema_pb2.ChunkData,
+    libpybind.TableExtension,
+    gen_reverb_ops.reverb_client,
+    server_main.app_run_main,
+    server_main_command_line_args.get_server_config_proto,
+):
+    try:
+        call()
+    except NotImplementedError as error:
+        print(error)
+"""
+    )
+    ran = run("-m", "echoic.reverb", "program.py", cwd=tmp_path)
+    assert ran.stderr == ""
+    chunk, extension, operation, *mains = ran.stdout.splitlines()
+    assert chunk.startswith("echoic.reverb.cc.schema_pb2 has no ChunkData: ")
+    assert extension.startswith("echoic.reverb.pybind has no TableExtension: ")
+    assert operation.endswith("call reverb.TFClient, or make one of the datasets")
+    assert len(mains) == 2
+    assert all("echoic serve --config" in main for main in mains)
 
 
 def test_another_reverb_is_not_replaced(tmp_path):

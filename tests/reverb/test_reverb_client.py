@@ -687,6 +687,11 @@ def test_sample_info_is_a_named_tuple():
         reverb.SampleInfo(1)
 
 
+@pytest.mark.upstream_differs
+def test_programs_of_older_versions_leave_times_sampled_out():
+    assert reverb.SampleInfo(1, 0.5, 2, 0.25) == (1, 0.5, 2, 0.25, 0)
+
+
 def test_sample_info_of_zeros():
     zeros = reverb.SampleInfo.zeros()
     assert zeros == (0, 0.0, 0, 0.0, 0)

@@ -32,6 +32,20 @@ class SpecOfTensorFlow:
     __hash__ = None  # type: ignore[assignment]
 
 
+class BoundedTensorSpec(SpecOfTensorFlow):
+    """TensorFlow's spec of values with bounds."""
+
+    def __init__(self, shape, dtype, minimum, maximum, name=None):
+        super().__init__(shape, dtype, name)
+        self.minimum, self.maximum = np.array(minimum, dtype), np.array(maximum, dtype)
+
+    def __eq__(self, other):
+        bounds = (self.minimum.tolist(), self.maximum.tolist())
+        return super().__eq__(other) and bounds == (other.minimum.tolist(), other.maximum.tolist())
+
+    __hash__ = None
+
+
 @pytest.fixture
 def tf_spec(monkeypatch):
     """Make a spec as a program does that has imported TensorFlow."""
@@ -87,7 +101,7 @@ def test_a_shape_has_a_rank():
     assert copy.shape.rank == 2
 
 
-def test_a_program_of_tensorflow_gets_its_specs_back(make_client, make_table, tf_spec):
+def test_a_program_of_tensorflow_gets_its_specs_back(make_client, make_table, tf_spec, monkeypatch):
     signature = {"x": tf_spec([None, 2], np.float32, "name"), "y": [tf_spec([None], np.int64)]}
     table = make_table(signature=signature)
     client = make_client(table, table.replace("copy"))
@@ -97,8 +111,22 @@ def test_a_program_of_tensorflow_gets_its_specs_back(make_client, make_table, tf
         "copy": signature,
     }
     client.insert({"x": np.zeros(2, np.float32), "y": [np.int64(3)]}, {"table": 1.0})
+    if not UPSTREAM:
+        # It has nothing for datasets.
+        monkeypatch.delitem(sys.modules, "tensorflow")
     dataset = reverb.TrajectoryDataset.from_table_signature(client.server_address, "table", 1)
     assert next(dataset.as_numpy_iterator()).data["x"].tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize(("least", "most"), [(0, 3), ([-1.5, 0], [np.inf, 2])])
+def test_bounds_of_specs_come_back(make_client, make_table, tf_spec, least, most):
+    bounded = sys.modules[tf_spec.__module__].BoundedTensorSpec
+    signature = {"x": bounded([2], np.float32, least, most, "name"), "y": tf_spec([], np.int64)}
+    table = make_table(signature=signature)
+    for found in (table.info, make_client(table).server_info()["table"]):
+        assert type(found.signature["x"]) is bounded
+        assert type(found.signature["y"]) is tf_spec
+        assert found.signature == signature
 
 
 def test_an_inferred_signature_is_of_the_specs_of_the_steps(tf_spec):

@@ -596,3 +596,31 @@ def test_a_replaced_table_is_empty_and_on_its_own(make_client, make_table):
 def test_replace_keeps_every_selector(selector):
     table = configured(sampler=selector(), remover=selector())
     assert repr(table.replace()) == repr(table)
+
+
+# From messages, as Reverb's program of a server makes them.
+
+
+def test_tables_are_made_of_messages():
+    checkpoints, schema = submodule("cc.checkpointing.checkpoint_pb2"), submodule("cc.schema_pb2")
+    limits = {"samples_per_insert": 2.0, "min_size_to_sample": 3, "min_diff": 1.0, "max_diff": 9.0}
+    heap = schema.KeyDistributionOptions.Heap(min_heap=True)
+    config = submodule("server_executable.reverb_config_pb2").ReverbServerConfig(
+        port=0,
+        tables=[
+            checkpoints.PriorityTableCheckpoint(
+                table_name="made",
+                max_size=5,
+                max_times_sampled=4,
+                sampler=schema.KeyDistributionOptions(heap=heap),
+                remover=schema.KeyDistributionOptions(lifo=True),
+                rate_limiter=checkpoints.RateLimiterCheckpoint(**limits),
+            )
+        ],
+    )
+    (table,) = submodule("server_executable.server_from_proto").tables_from_proto(config.tables)
+    info = table.info
+    assert (info.name, info.max_size, info.max_times_sampled) == ("made", 5, 4)
+    assert info.sampler_options.heap.min_heap
+    assert info.remover_options.WhichOneof("distribution") == "lifo"
+    assert {name: getattr(info.rate_limiter_info, name) for name in limits} == limits

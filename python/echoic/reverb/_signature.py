@@ -121,8 +121,16 @@ class TensorSpec:
         return f"TensorSpec(shape={self.shape}, dtype={dtype}{name})"
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class _TensorFlowSpec(TensorSpec):
-    """A spec that a program gave as TensorFlow's; it gets TensorFlow's back."""
+    """A spec that a program gave as TensorFlow's; it gets TensorFlow's back, with its bounds."""
+
+    bounds: tuple[Any, ...] = ()
+
+    def theirs(self, plain: Any) -> Any:
+        """Return TensorFlow's, whose plain class is given."""
+        kind = sys.modules[plain.__module__].BoundedTensorSpec if self.bounds else plain
+        return kind(self.shape, self.dtype, *self.bounds, name=self.name)
 
 
 def _tensorflow_spec() -> Any:
@@ -139,9 +147,7 @@ def as_given(signature: Any) -> Any:
     if theirs is None:
         return signature
     return _nest.map_leaves(
-        lambda leaf: (
-            theirs(leaf.shape, leaf.dtype, leaf.name) if isinstance(leaf, _TensorFlowSpec) else leaf
-        ),
+        lambda leaf: leaf.theirs(theirs) if isinstance(leaf, _TensorFlowSpec) else leaf,
         signature,
     )
 
@@ -179,10 +185,13 @@ def normalize(signature: Any) -> Any:
         if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
             raise ValueError(f"Unsupported signature spec: {leaf}")
         name = getattr(leaf, "name", None)
+        settings = (leaf.shape, leaf.dtype, name if isinstance(name, str) else None)
         theirs = _tensorflow_spec()
-        kind = _TensorFlowSpec if theirs and isinstance(leaf, theirs) else TensorSpec
         try:
-            return kind(leaf.shape, leaf.dtype, name if isinstance(name, str) else None)
+            if theirs is None or not isinstance(leaf, theirs):
+                return TensorSpec(*settings)
+            bounded = hasattr(leaf, "minimum")
+            return _TensorFlowSpec(*settings, (leaf.minimum, leaf.maximum) if bounded else ())
         except TypeError:
             raise ValueError(f"Unsupported signature spec: {leaf}") from None
 
@@ -203,8 +212,10 @@ def encode(node: Any) -> Any:
     if isinstance(node, TensorSpec):
         shape = None if node.shape is None else list(node.shape)
         # The name, since numpy knows some dtypes, such as bfloat16, only after an import.
-        leaf = {"shape": shape, "dtype": node.dtype.name, "name": node.name}
-        return {**leaf, "tensorflow": True} if isinstance(node, _TensorFlowSpec) else leaf
+        leaf: dict[str, Any] = {"shape": shape, "dtype": node.dtype.name, "name": node.name}
+        if isinstance(node, _TensorFlowSpec):
+            leaf["tensorflow"] = [np.asarray(bound).tolist() for bound in node.bounds]
+        return leaf
     if isinstance(node, Mapping):
         for key in node:
             if not isinstance(key, (str, int)):
@@ -220,8 +231,11 @@ def encode(node: Any) -> Any:
 def decode(node: Any) -> Any:
     """Convert the result of :func:`encode` back."""
     if "shape" in node:
-        kind = _TensorFlowSpec if "tensorflow" in node else TensorSpec
-        return kind(_shape(node["shape"]), _named_dtype(node["dtype"]), node["name"])
+        settings = (_shape(node["shape"]), _named_dtype(node["dtype"]), node["name"])
+        if "tensorflow" not in node:
+            return TensorSpec(*settings)
+        bounds = (np.array(bound, settings[1]) for bound in node["tensorflow"])
+        return _TensorFlowSpec(*settings, tuple(bounds))
     ((kind, children),) = node.items()
     if kind == "mapping":
         return {key: decode(child) for key, child in children}

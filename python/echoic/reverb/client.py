@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -161,27 +161,10 @@ class Client:
         in_flight = _UNLIMITED if max_in_flight_items is None else max_in_flight_items
         if in_flight < 1:
             raise ValueError(f"max_in_flight_items ({in_flight}) must be a positive integer")
-        settings = (chunk_length, max_sequence_length, delta_encoded, in_flight)
-        return Writer(self._client.NewWriter(*settings))
+        return Writer(
+            self._client.NewWriter(chunk_length, max_sequence_length, delta_encoded, in_flight)
+        )
 
-    @overload
-    def sample(
-        self,
-        table: str,
-        num_samples: int = 1,
-        *,
-        emit_timesteps: Literal[True] = True,
-        unpack_as_table_signature: bool = False,
-    ) -> Generator[list[replay_sample.ReplaySample], None, None]: ...
-    @overload
-    def sample(
-        self,
-        table: str,
-        num_samples: int = 1,
-        *,
-        emit_timesteps: Literal[False],
-        unpack_as_table_signature: bool = False,
-    ) -> Generator[replay_sample.ReplaySample, None, None]: ...
     def sample(
         self,
         table: str,
@@ -189,7 +172,7 @@ class Client:
         *,
         emit_timesteps: bool = True,
         unpack_as_table_signature: bool = False,
-    ) -> Generator[list[replay_sample.ReplaySample] | replay_sample.ReplaySample, None, None]:
+    ) -> Generator[Any, None, None]:
         """Sample items one after the other, each as soon as the table allows it.
 
         Args:

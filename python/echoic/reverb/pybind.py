@@ -1,47 +1,15 @@
 """Provide the names of Reverb's C++ module, implemented with Echoic's tables."""
 
-from echoic import Steps as WeakCellRef
-from echoic.reverb._engine.client import Client
-from echoic.reverb._engine.sampler import Sampler
-from echoic.reverb._engine.selectors import (
-    FifoSelector,
-    HeapSelector,
-    ItemSelector,
-    LifoSelector,
-    PrioritizedSelector,
-    RateLimiter,
-    UniformSelector,
-    selector_from_proto,
-)
-from echoic.reverb._engine.server import Checkpointer, Server, create_default_checkpointer
-from echoic.reverb._engine.structured import StructuredWriter
-from echoic.reverb._engine.table import Table
-from echoic.reverb._engine.trajectory import (
-    AutoTunedChunkerOptions,
-    ConstantChunkerOptions,
-    TrajectoryWriter,
-)
-from echoic.reverb._engine.writer import Writer
+from echoic import Steps
+from echoic.reverb._engine.client import *  # noqa: F403 - each module names what it provides
+from echoic.reverb._engine.errors import absent
+from echoic.reverb._engine.sampler import *  # noqa: F403
+from echoic.reverb._engine.selectors import *  # noqa: F403
+from echoic.reverb._engine.server import *  # noqa: F403
+from echoic.reverb._engine.structured import *  # noqa: F403
+from echoic.reverb._engine.table import *  # noqa: F403
+from echoic.reverb._engine.trajectory import *  # noqa: F403
+from echoic.reverb._engine.writer import *  # noqa: F403
 
-__all__ = [
-    "AutoTunedChunkerOptions",
-    "Checkpointer",
-    "Client",
-    "ConstantChunkerOptions",
-    "FifoSelector",
-    "HeapSelector",
-    "ItemSelector",
-    "LifoSelector",
-    "PrioritizedSelector",
-    "RateLimiter",
-    "Sampler",
-    "Server",
-    "StructuredWriter",
-    "Table",
-    "TrajectoryWriter",
-    "UniformSelector",
-    "WeakCellRef",
-    "Writer",
-    "create_default_checkpointer",
-    "selector_from_proto",
-]
+WeakCellRef = Steps
+__getattr__ = absent(__name__, "TableExtension", "extensions are C++ objects of its own process")

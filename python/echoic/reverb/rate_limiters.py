@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 from numbers import Real
+from typing import Any
 
 from echoic.reverb import pybind
 
@@ -29,19 +30,19 @@ class RateLimiter:
         min_diff: float,
         max_diff: float,
     ) -> None:
-        self._samples_per_insert = samples_per_insert
-        self._min_size_to_sample = min_size_to_sample
-        self._min_diff = min_diff
-        self._max_diff = max_diff
         self.internal_limiter = pybind.RateLimiter(
-            samples_per_insert=samples_per_insert,
-            min_size_to_sample=min_size_to_sample,
-            min_diff=min_diff,
-            max_diff=max_diff,
+            samples_per_insert, min_size_to_sample, min_diff, max_diff
         )
 
     def __repr__(self) -> str:
         return repr(self.internal_limiter)
+
+
+def rate_limiter_from_proto(proto: Any) -> RateLimiter:
+    """Make a rate limiter from its message."""
+    return RateLimiter(
+        proto.samples_per_insert, proto.min_size_to_sample, proto.min_diff, proto.max_diff
+    )
 
 
 def _check_min_size(min_size_to_sample: int) -> None:

@@ -24,7 +24,8 @@ class SampleInfo(NamedTuple):
     probability: Any
     table_size: Any
     priority: Any
-    times_sampled: Any
+    # Programs of older versions, such as Acme 0.4, leave it out.
+    times_sampled: Any = 0
 
     @classmethod
     def tf_dtypes(cls) -> SampleInfo:

@@ -103,16 +103,8 @@ class Table:
         signature: reverb_types.SpecNest | None = None,
     ) -> Table:
         """Make a table that yields each item once, the oldest first; inserts wait for room."""
-        return cls(
-            name=name,
-            sampler=item_selectors.Fifo(),
-            remover=item_selectors.Fifo(),
-            max_size=max_size,
-            max_times_sampled=1,
-            rate_limiter=rate_limiters.Queue(max_size),
-            extensions=extensions,
-            signature=signature,
-        )
+        both, limiter = item_selectors.Fifo(), rate_limiters.Queue(max_size)
+        return cls(name, both, both, max_size, limiter, 1, extensions, signature)
 
     @classmethod
     def stack(
@@ -123,16 +115,8 @@ class Table:
         signature: reverb_types.SpecNest | None = None,
     ) -> Table:
         """Make a table that yields each item once, the newest first; inserts wait for room."""
-        return cls(
-            name=name,
-            sampler=item_selectors.Lifo(),
-            remover=item_selectors.Lifo(),
-            max_size=max_size,
-            max_times_sampled=1,
-            rate_limiter=rate_limiters.Stack(max_size),
-            extensions=extensions,
-            signature=signature,
-        )
+        both, limiter = item_selectors.Lifo(), rate_limiters.Stack(max_size)
+        return cls(name, both, both, max_size, limiter, 1, extensions, signature)
 
     @property
     def name(self) -> str:
@@ -165,19 +149,13 @@ class Table:
     ) -> Table:
         """Make an empty table with the same settings, except for those given."""
         info = self.info
-        limits = info.rate_limiter_info
         return Table(
             name=self.name if name is None else name,
             sampler=sampler or pybind.selector_from_proto(info.sampler_options),
             remover=remover or pybind.selector_from_proto(info.remover_options),
             max_size=info.max_size if max_size is None else max_size,
             rate_limiter=rate_limiter
-            or rate_limiters.RateLimiter(
-                samples_per_insert=limits.samples_per_insert,
-                min_size_to_sample=limits.min_size_to_sample,
-                min_diff=limits.min_diff,
-                max_diff=limits.max_diff,
-            ),
+            or rate_limiters.rate_limiter_from_proto(info.rate_limiter_info),
             max_times_sampled=(
                 info.max_times_sampled if max_times_sampled is None else max_times_sampled
             ),

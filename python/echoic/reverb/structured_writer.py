@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from echoic.reverb import _nest, _signature, pybind
 from echoic.reverb.cc import patterns_pb2
-from echoic.reverb.trajectory_writer import in_time
+from echoic.reverb.trajectory_writer import WriterBase
 
 if TYPE_CHECKING:
     from echoic.reverb import reverb_types
@@ -60,8 +60,10 @@ ReferenceStep: TypeAlias = Any
 PatternTransform: TypeAlias = Callable[[ReferenceStep], Pattern]
 
 
-class StructuredWriter:
+class StructuredWriter(WriterBase):
     """Append steps, and make items by patterns; ``client.structured_writer`` makes one."""
+
+    _writer: pybind.StructuredWriter
 
     def __init__(self, cpp_writer: pybind.StructuredWriter) -> None:
         self._writer = cpp_writer
@@ -89,10 +91,8 @@ class StructuredWriter:
                 f"{self._length}."
             )
         try:
-            if partial_step:
-                self._writer.AppendPartial(leaves)
-            else:
-                self._writer.Append(leaves)
+            append = self._writer.AppendPartial if partial_step else self._writer.Append
+            append(leaves)
         except ValueError as error:
             before, found, after = str(error).partition(" for column ")
             number, _, rest = after.partition(". ")
@@ -101,49 +101,10 @@ class StructuredWriter:
             path = _nest.flatten_with_path(self._structure)[int(number)][0]
             raise ValueError(f"{before} for column {number} (path={path}). {rest}") from error
 
-    def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
-        """Wait until all but ``block_until_num_items`` items are in their tables.
-
-        Args:
-            block_until_num_items: How many may still be unacknowledged.
-            timeout_ms: How long to wait; ``None`` waits for ever. Items are delivered even after a
-                timeout.
-
-        Raises:
-            ValueError: If ``block_until_num_items`` is negative.
-            DeadlineExceededError: If it took longer.
-        """
-        if block_until_num_items < 0:
-            raise ValueError(f"block_until_num_items must be >= 0, got {block_until_num_items}")
-        try:
-            self._writer.Flush(block_until_num_items, timeout_ms)
-        except RuntimeError as error:
-            raise in_time(error, "Flush", timeout_ms) from error
-
-    def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
-        """Make the items of the end, wait until all are in their tables, start another episode.
-
-        Args:
-            clear_buffers: Whether later items no longer have steps of this one.
-            timeout_ms: How long to wait; ``None`` waits for ever. Items are delivered even after a
-                timeout.
-
-        Raises:
-            DeadlineExceededError: If it took longer.
-        """
-        try:
-            self._writer.EndEpisode(clear_buffers, timeout_ms)
-        except RuntimeError as error:
-            raise in_time(error, "End episode", timeout_ms) from error
-
     @property
     def step_is_open(self) -> bool:
         """Whether the last append was a part of a step that continues."""
         return self._writer.step_is_open
-
-    def __del__(self) -> None:
-        if hasattr(self, "_writer"):
-            self._writer.Close()
 
 
 class _Column:

@@ -19,7 +19,69 @@ if TYPE_CHECKING:
 __all__ = ["TrajectoryColumn", "TrajectoryWriter"]
 
 
-class TrajectoryWriter:
+class WriterBase:
+    """Flushes and episodes of writers of trajectories."""
+
+    _writer: pybind.TrajectoryWriter | pybind.StructuredWriter
+
+    def __del__(self) -> None:
+        if hasattr(self, "_writer"):
+            self._writer.Close()
+
+    def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
+        """Wait until all but ``block_until_num_items`` items are in their tables.
+
+        Args:
+            block_until_num_items: How many may still be unacknowledged.
+            timeout_ms: How long to wait; ``None`` waits for ever. Items are delivered even after a
+                timeout.
+
+        Raises:
+            ValueError: If ``block_until_num_items`` is negative.
+            DeadlineExceededError: If it took longer.
+        """
+        if block_until_num_items < 0:
+            raise ValueError(f"block_until_num_items must be >= 0, got {block_until_num_items}")
+        limit = -1 if timeout_ms is None else timeout_ms
+        try:
+            self._writer.Flush(block_until_num_items, limit)
+        except RuntimeError as error:
+            raise _in_time(error, "Flush", timeout_ms) from error
+
+    def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
+        """Make the items of the end, wait until all are in their tables, start another episode.
+
+        Args:
+            clear_buffers: Whether later items can no longer refer to steps of this one.
+            timeout_ms: How long to wait; ``None`` waits for ever. Items are delivered even after a
+                timeout.
+
+        Raises:
+            DeadlineExceededError: If it took longer. The episode of a :class:`TrajectoryWriter`
+                continues.
+        """
+        try:
+            self._writer.EndEpisode(clear_buffers, timeout_ms)
+        except RuntimeError as error:
+            raise _in_time(error, "End episode", timeout_ms) from error
+        if clear_buffers:
+            self._end()
+
+    def _end(self) -> None:
+        """Forget the steps of the episode."""
+
+
+def _in_time(error: RuntimeError, call: str, timeout_ms: int | None) -> Exception:
+    """Convert the error of a call that may have timed out."""
+    if "Timeout exceeded" not in str(error) or timeout_ms is None:
+        return error
+    limit = dt.timedelta(milliseconds=timeout_ms)
+    return errors.DeadlineExceededError(
+        f"{call} call did not complete within provided timeout of {limit}"
+    )
+
+
+class TrajectoryWriter(WriterBase):
     """Append steps, and make items of them that share their bytes.
 
     ``client.trajectory_writer`` makes one. Steps may differ in which leaves they have: the leaves
@@ -42,6 +104,8 @@ class TrajectoryWriter:
         >>> server.stop()
     """
 
+    _writer: pybind.TrajectoryWriter
+
     def __init__(self, internal_writer: pybind.TrajectoryWriter) -> None:
         self._writer = internal_writer
         # All leaves so far: a nest like the steps, whose leaves are numbers of columns.
@@ -61,10 +125,6 @@ class TrajectoryWriter:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None or not issubclass(kind, errors.ReverbError):
             self.flush()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_writer"):
-            self.close()
 
     @property
     def history(self) -> Any:
@@ -212,47 +272,13 @@ class TrajectoryWriter:
             [column.is_squeezed for column in columns],
         )
 
-    def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
-        """Wait until all but ``block_until_num_items`` items are in their tables.
-
-        Args:
-            block_until_num_items: How many may still be unacknowledged.
-            timeout_ms: How long to wait; ``None`` waits for ever. Items are delivered even after a
-                timeout.
-
-        Raises:
-            ValueError: If ``block_until_num_items`` is negative.
-            DeadlineExceededError: If it took longer.
-        """
-        if block_until_num_items < 0:
-            raise ValueError(f"block_until_num_items must be >= 0, got {block_until_num_items}")
-        limit = -1 if timeout_ms is None else timeout_ms
-        try:
-            self._writer.Flush(block_until_num_items, limit)
-        except RuntimeError as error:
-            raise in_time(error, "Flush", limit) from error
-
-    def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
-        """Wait until all items are in their tables, and start another episode.
-
-        Args:
-            clear_buffers: Whether later items can no longer refer to steps of this one.
-            timeout_ms: How long to wait; ``None`` waits for ever.
-
-        Raises:
-            DeadlineExceededError: If it took longer. The episode continues.
-        """
-        try:
-            self._writer.EndEpisode(clear_buffers, timeout_ms)
-        except RuntimeError as error:
-            raise in_time(error, "End episode", timeout_ms) from error
-        if clear_buffers:
-            for column in self._columns:
-                column.reset()
-
     def close(self) -> None:
         """Close; items that were not flushed may be lost."""
         self._writer.Close()
+
+    def _end(self) -> None:
+        for column in self._columns:
+            column.reset()
 
     def _grow(self, structure: Any) -> None:
         """Make columns of the leaves of a structure that have none."""
@@ -284,16 +310,6 @@ def _copied(history: Any) -> Any:
             for key, child in history.items()
         }
     return _nest.map_leaves(lambda column: column, history)
-
-
-def in_time(error: RuntimeError, call: str, timeout_ms: int | None) -> Exception:
-    """Convert the error of a call that may have timed out."""
-    if "Timeout exceeded" not in str(error) or timeout_ms is None:
-        return error
-    limit = dt.timedelta(milliseconds=timeout_ms)
-    return errors.DeadlineExceededError(
-        f"{call} call did not complete within provided timeout of {limit}"
-    )
 
 
 def _union(a: Any, b: Any) -> Any:

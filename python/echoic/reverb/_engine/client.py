@@ -15,7 +15,7 @@ import numpy as np
 
 import echoic
 from echoic.errors import ClosedError, DisconnectedError, RefusedError, TableNotFoundError
-from echoic.reverb._engine import arguments
+from echoic.reverb._engine import values
 from echoic.reverb._engine.description import columns_of, fields_of_info, is_ours
 from echoic.reverb._engine.errors import as_reverb, not_found
 from echoic.reverb._engine.inserters import Inserters
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from echoic import TrajectoryWriter as TrajectoryWriter_
     from echoic.reverb import _signature
     from echoic.reverb._engine.server import Server
-    from echoic.reverb._engine.trajectory import ConstantChunkerOptions
+    from echoic.reverb._engine.trajectory import ChunkerOptions
     from echoic.reverb.cc.patterns_pb2 import StructuredWriterConfig
 
 __all__ = ["Client", "TimeoutExceeded"]
@@ -236,8 +236,8 @@ class Client:
         self._leave_parent()
         signatures = self.signatures()
         for table in priorities:
-            check_signature(signatures, arguments.name(table), [form])
-        numbers = [arguments.priority(priority) for priority in priorities.values()]
+            check_signature(signatures, values.name(table), [form])
+        numbers = [values.priority(priority) for priority in priorities.values()]
         source = server or self.tables()
         with as_reverb():
             writer = self._inserters.take(form, source, lambda: self._new_inserter(server))
@@ -264,7 +264,7 @@ class Client:
         return Writer(self._connect(), self.signatures(), *settings)
 
     def NewTrajectoryWriter(
-        self, chunker_options: ConstantChunkerOptions, validate_items: bool
+        self, chunker_options: ChunkerOptions, validate_items: bool
     ) -> TrajectoryWriter:
         """Make a writer of items of any steps, with these settings of its columns."""
         signatures = self.signatures() if validate_items else None
@@ -282,7 +282,7 @@ class Client:
             raise ValueError(f"buffer_size ({buffer_size}) must be a positive integer")
         if max_samples < 1 and max_samples != -1:
             raise ValueError(f"max_samples ({max_samples}) must be -1 or >= 1")
-        arguments.name(table)
+        values.name(table)
         self.check_stopped()
         return Sampler(lambda: self._source(table), table, max_samples, timeout)
 
@@ -297,7 +297,7 @@ class Client:
         with as_reverb(table):
             if updates:
                 keys = [key for key, _ in updates]
-                priorities = [arguments.priority(priority) for _, priority in updates]
+                priorities = [values.priority(priority) for _, priority in updates]
                 known.update_priorities(unmixed(table, keys), np.array(priorities))
             if deletes:
                 known.remove(unmixed(table, deletes))

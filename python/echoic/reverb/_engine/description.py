@@ -11,18 +11,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from echoic.reverb import _signature
-from echoic.reverb.cc.schema_pb2 import (
-    KeyDistributionOptions,
-    RateLimiterCallStats,
-    RateLimiterInfo,
-    TableWorkerTime,
-)
+from echoic.reverb._engine.selectors import options_of
+from echoic.reverb.cc.schema_pb2 import RateLimiterCallStats, RateLimiterInfo, TableWorkerTime
 
 if TYPE_CHECKING:
     from echoic.reverb._engine.selectors import ItemSelector, RateLimiter
     from echoic.table_stats import TableStats
 
-__all__ = ["columns_of", "describe", "fields_of_info", "is_ours", "signature_of"]
+__all__ = ["columns_of", "describe", "fields_of_info", "is_ours"]
 
 
 def describe(
@@ -36,8 +32,8 @@ def describe(
     """Return the settings of a table as metadata."""
     settings = {
         "reverb": 1,
-        "sampler": _of_selector(sampler.options()),
-        "remover": _of_selector(remover.options()),
+        "sampler": sampler.form,
+        "remover": remover.form,
         "limiter": [
             limiter.samples_per_insert,
             limiter.min_diff,
@@ -51,25 +47,6 @@ def describe(
     return json.dumps(settings, separators=(",", ":")).encode()
 
 
-def _of_selector(options: KeyDistributionOptions) -> list[Any]:
-    kind = options.WhichOneof("distribution")
-    if kind == "prioritized":
-        return [kind, options.prioritized.priority_exponent]
-    return [kind, options.heap.min_heap] if kind == "heap" else [kind]
-
-
-def _to_selector(kind: str, *value: Any) -> KeyDistributionOptions:
-    if kind == "prioritized":
-        prioritized = KeyDistributionOptions.Prioritized(priority_exponent=value[0])
-        return KeyDistributionOptions(prioritized=prioritized)
-    if kind == "heap":
-        heap = KeyDistributionOptions.Heap(min_heap=value[0])
-        return KeyDistributionOptions(heap=heap, is_deterministic=True)
-    if kind == "uniform":
-        return KeyDistributionOptions(uniform=True)
-    return KeyDistributionOptions(**{kind: True}, is_deterministic=True)
-
-
 def _settings(metadata: bytes) -> dict[str, Any] | None:
     """Read the settings in a table's metadata; ``None`` if they are of another origin."""
     try:
@@ -80,24 +57,22 @@ def _settings(metadata: bytes) -> dict[str, Any] | None:
     return settings if ours else None
 
 
-@lru_cache(maxsize=256)
-def columns_of(metadata: bytes) -> tuple[_signature.Column, ...] | None:
-    """Return dtype and shape of each leaf of a table's signature; ``None`` if it has none."""
-    signature = signature_of(metadata)
-    return None if signature is None else tuple(_signature.flat_columns(signature))
-
-
 def is_ours(metadata: bytes) -> bool:
     """Return whether a table was made by this module."""
     return _settings(metadata) is not None
 
 
-def signature_of(metadata: bytes) -> Any:
-    """Return the signature of a table; ``None`` if it has none, or is not of this module."""
-    settings = _settings(metadata)
-    if settings is None or settings["signature"] is None:
-        return None
-    return _signature.decode(settings["signature"])
+def _signature_of(settings: dict[str, Any] | None) -> Any:
+    """Return the signature in a table's settings; ``None`` if it has none."""
+    encoded = None if settings is None else settings["signature"]
+    return None if encoded is None else _signature.decode(encoded)
+
+
+@lru_cache(maxsize=256)
+def columns_of(metadata: bytes) -> tuple[_signature.Column, ...] | None:
+    """Return dtype and shape of each leaf of a table's signature; ``None`` if it has none."""
+    signature = _signature_of(_settings(metadata))
+    return None if signature is None else tuple(_signature.flat_columns(signature))
 
 
 def fields_of_info(stats: TableStats, metadata: bytes) -> dict[str, Any]:
@@ -110,8 +85,8 @@ def fields_of_info(stats: TableStats, metadata: bytes) -> dict[str, Any]:
     spi, min_diff, max_diff, min_size = settings["limiter"]
     return {
         "name": stats.name,
-        "sampler_options": _to_selector(*settings["sampler"]),
-        "remover_options": _to_selector(*settings["remover"]),
+        "sampler_options": options_of(*settings["sampler"]),
+        "remover_options": options_of(*settings["remover"]),
         "max_size": settings["max_size"],
         "max_times_sampled": settings["max_times_sampled"],
         "rate_limiter_info": RateLimiterInfo(
@@ -122,7 +97,7 @@ def fields_of_info(stats: TableStats, metadata: bytes) -> dict[str, Any]:
             insert_stats=RateLimiterCallStats(completed=stats.inserts),
             sample_stats=RateLimiterCallStats(completed=stats.samples),
         ),
-        "signature": _signature.as_given(signature_of(metadata)),
+        "signature": _signature.as_given(_signature_of(settings)),
         "current_size": stats.size,
         "num_episodes": stats.episodes,
         "num_deleted_episodes": stats.deleted_episodes,

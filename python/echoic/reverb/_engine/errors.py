@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from echoic.errors import ClosedError, DisconnectedError, RefusedError, TableNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-__all__ = ["as_reverb", "gone", "not_found"]
+__all__ = ["absent", "as_reverb", "gone", "not_found"]
 
 _exiting = threading.Event()
 # Registered later than the closing of connections, so that it runs before.
@@ -44,3 +44,18 @@ def as_reverb(table: str = "") -> Iterator[None]:
         raise not_found(table) from error
     except (ClosedError, DisconnectedError, RefusedError) as error:
         raise gone(error) from error
+
+
+def absent(module: str, names: str, remedy: str) -> Callable[[str], type]:
+    """Return a module's ``__getattr__``, for names that can be imported but not called."""
+
+    def find(name: str) -> type:
+        if name not in names.split():
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+        def refuse(*_: object, **__: object) -> None:
+            raise NotImplementedError(f"{module} has no {name}: {remedy}")
+
+        return type(name, (), {"__init__": refuse})
+
+    return find

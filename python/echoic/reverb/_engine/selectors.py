@@ -6,9 +6,10 @@ import logging
 import math
 import operator
 import sys
+from typing import Any
 
 from echoic import limiters, selectors
-from echoic.reverb._engine.arguments import real
+from echoic.reverb._engine.values import real
 from echoic.reverb.cc.schema_pb2 import KeyDistributionOptions
 
 __all__ = [
@@ -29,50 +30,42 @@ _UNBOUNDED = sys.float_info.max / 2
 
 
 class ItemSelector:
-    """Base of the selectors."""
+    """Base of the selectors.
 
+    Attributes:
+        form: The field of its message that is set, and its number if it has one.
+    """
+
+    form: tuple[Any, ...]
     _setting: selectors.Selector
-    _text: str
 
     def options(self) -> KeyDistributionOptions:
         """Return the selector as a message."""
-        raise NotImplementedError
+        return options_of(*self.form)
 
     def __repr__(self) -> str:
-        return self._text
+        return type(self).__name__
 
 
 class FifoSelector(ItemSelector):
     """Select the oldest item."""
 
+    form = ("fifo",)
     _setting = selectors.Fifo()
-    _text = "FifoSelector"
-
-    def options(self) -> KeyDistributionOptions:
-        """Return the selector as a message."""
-        return KeyDistributionOptions(fifo=True, is_deterministic=True)
 
 
 class LifoSelector(ItemSelector):
     """Select the newest item."""
 
+    form = ("lifo",)
     _setting = selectors.Lifo()
-    _text = "LifoSelector"
-
-    def options(self) -> KeyDistributionOptions:
-        """Return the selector as a message."""
-        return KeyDistributionOptions(lifo=True, is_deterministic=True)
 
 
 class UniformSelector(ItemSelector):
     """Select every item with the same probability."""
 
+    form = ("uniform",)
     _setting = selectors.Uniform()
-    _text = "UniformSelector"
-
-    def options(self) -> KeyDistributionOptions:
-        """Return the selector as a message."""
-        return KeyDistributionOptions(uniform=True)
 
 
 class PrioritizedSelector(ItemSelector):
@@ -80,28 +73,33 @@ class PrioritizedSelector(ItemSelector):
 
     def __init__(self, priority_exponent: float) -> None:
         exponent = real(priority_exponent, "priority_exponent")
+        self.form = ("prioritized", exponent)
         self._setting = selectors.Prioritized(exponent)
-        self._exponent = exponent
-        self._text = f"PrioritizedSelector(priority_exponent={exponent:g})"
 
-    def options(self) -> KeyDistributionOptions:
-        """Return the selector as a message."""
-        prioritized = KeyDistributionOptions.Prioritized(priority_exponent=self._exponent)
-        return KeyDistributionOptions(prioritized=prioritized)
+    def __repr__(self) -> str:
+        return f"PrioritizedSelector(priority_exponent={self.form[1]:g})"
 
 
 class HeapSelector(ItemSelector):
     """Select the item of lowest or highest priority; of equal ones, the one longest unchanged."""
 
     def __init__(self, min_heap: bool) -> None:
-        self._min_heap = bool(min_heap)
+        self.form = ("heap", bool(min_heap))
         self._setting = selectors.MinHeap() if min_heap else selectors.MaxHeap()
-        self._text = f"HeapSelector(sign={1 if min_heap else -1})"
 
-    def options(self) -> KeyDistributionOptions:
-        """Return the selector as a message."""
-        heap = KeyDistributionOptions.Heap(min_heap=self._min_heap)
+    def __repr__(self) -> str:
+        return f"HeapSelector(sign={1 if self.form[1] else -1})"
+
+
+def options_of(kind: str, *value: Any) -> KeyDistributionOptions:
+    """Return the message of the selector of a form."""
+    if kind == "prioritized":
+        prioritized = KeyDistributionOptions.Prioritized(priority_exponent=value[0])
+        return KeyDistributionOptions(prioritized=prioritized)
+    if kind == "heap":
+        heap = KeyDistributionOptions.Heap(min_heap=value[0])
         return KeyDistributionOptions(heap=heap, is_deterministic=True)
+    return KeyDistributionOptions(**{kind: True}, is_deterministic=kind != "uniform")
 
 
 def selector_from_proto(options: KeyDistributionOptions) -> ItemSelector:

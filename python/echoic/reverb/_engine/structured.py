@@ -18,7 +18,7 @@ from echoic import patterns as engine
 from echoic.errors import ClosedError, SpecError, TrajectoryError, WaitTimeoutError
 from echoic.reverb import _signature
 from echoic.reverb._engine.errors import as_reverb, gone, not_found
-from echoic.reverb._engine.trajectory import Writer, wrong_column
+from echoic.reverb._engine.trajectory import AnyWriter, wrong_column
 from echoic.reverb._engine.values import array
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def _check_error(value: Any) -> None:
         raise ValueError("`priority` must not be nan.")
 
 
-class StructuredWriter(Writer):
+class StructuredWriter(AnyWriter):
     """A structured writer: see the module.
 
     Args:
@@ -324,18 +324,8 @@ class StructuredWriter(Writer):
         self._open = self._open | given if partial else set()
         self.step_is_open = partial
 
-    def Flush(self, ignore_last_num_items: int = 0, timeout_ms: int | None = None) -> None:
-        """Wait until all but ``ignore_last_num_items`` items are in their tables."""
-        self._check()
-        left = ignore_last_num_items
-        if left > 0 and self._unacknowledged() <= left:
-            # A flush would end a chunk early.
-            return
-        try:
-            with as_reverb():
-                self._native.flush(left, _seconds(timeout_ms))
-        except WaitTimeoutError as error:
-            raise self._timed_out() from error
+    def _flush(self, left: int, timeout: float | None) -> None:
+        super()._flush(left, timeout)
         self._check_tables()
 
     def EndEpisode(self, clear_buffers: bool, timeout_ms: int | None = None) -> None:
@@ -345,7 +335,9 @@ class StructuredWriter(Writer):
         self.step_is_open = False
         try:
             with as_reverb():
-                self._native.end_episode(clear_buffers, _seconds(timeout_ms))
+                self._native.end_episode(
+                    clear_buffers, None if timeout_ms is None else max(0, timeout_ms) / 1000
+                )
         except WaitTimeoutError as error:
             raise self._timed_out() from error
         self._check_tables()
@@ -354,7 +346,3 @@ class StructuredWriter(Writer):
         if self._missing is not None:
             self._broken = not_found(self._missing)
             raise self._broken
-
-
-def _seconds(timeout_ms: int | None) -> float | None:
-    return None if timeout_ms is None else max(0, timeout_ms) / 1000

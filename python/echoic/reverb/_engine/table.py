@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from echoic import Table as EngineTable
-from echoic.reverb._engine import arguments
+from echoic.reverb._engine import values
 from echoic.reverb._engine.description import describe, fields_of_info
 from echoic.reverb._engine.selectors import ItemSelector
 
@@ -55,7 +55,7 @@ class Table:
         )
         size = min(max_size, _MOST_ITEMS)
         self.table = EngineTable(
-            arguments.name(name),
+            values.name(name),
             capacity=size,
             sampler=sampler._setting,
             remover=remover._setting,

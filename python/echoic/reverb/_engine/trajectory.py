@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from echoic import Steps
@@ -16,7 +17,7 @@ from echoic.errors import (
     WaitTimeoutError,
 )
 from echoic.reverb import _signature
-from echoic.reverb._engine import arguments
+from echoic.reverb._engine import values
 from echoic.reverb._engine.errors import as_reverb, gone, not_found
 from echoic.reverb._engine.values import array
 
@@ -30,10 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AutoTunedChunkerOptions",
+    "ChunkerOptions",
     "ConstantChunkerOptions",
     "TrajectoryWriter",
-    "Writer",
-    "wrong_column",
 ]
 
 # Seconds that a writer may take to send its items when no call waits for them.
@@ -45,36 +45,32 @@ _TICK = 0.2
 _CLOSED = "TrajectoryWriter::Close has been called."
 
 
-class ConstantChunkerOptions:
+@dataclass
+class ChunkerOptions:
+    """Base of the options of a column; ``None`` chooses the length of chunks by measuring."""
+
+    max_chunk_length: int | None
+    num_keep_alive_refs: int
+
+
+class ConstantChunkerOptions(ChunkerOptions):
     """Store a fixed number of steps of a column together."""
 
-    def __init__(self, max_chunk_length: int, num_keep_alive_refs: int) -> None:
-        self.max_chunk_length: int | None = max_chunk_length
-        self.num_keep_alive_refs = num_keep_alive_refs
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ConstantChunkerOptions):
-            return NotImplemented
-        return vars(self) == vars(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-class AutoTunedChunkerOptions(ConstantChunkerOptions):
+class AutoTunedChunkerOptions(ChunkerOptions):
     """Choose the number of steps of a column that are stored together by measuring."""
 
     def __init__(self, num_keep_alive_refs: int, throughput_weight: float = 1.0) -> None:
-        self.max_chunk_length = None
-        self.num_keep_alive_refs = num_keep_alive_refs
+        super().__init__(None, num_keep_alive_refs)
         self.throughput_weight = throughput_weight
 
 
-def _length(options: ConstantChunkerOptions) -> ChunkLength:
+def _length(options: ChunkerOptions) -> ChunkLength:
     # Programs written for Reverb expect their first items in the table without a flush.
     return "prompt" if options.max_chunk_length is None else options.max_chunk_length
 
 
-class Writer:
+class AnyWriter:
     """Closing and errors of all writers."""
 
     _tables: Connection
@@ -97,6 +93,29 @@ class Writer:
             f"Timeout exceeded with {waiting} items waiting to be written and "
             f"{self._unacknowledged() - waiting} items awaiting confirmation."
         )
+
+    def Flush(self, ignore_last_num_items: int = 0, timeout_ms: int = -1) -> None:
+        """Wait until all but ``ignore_last_num_items`` items are in their tables."""
+        self._flush(ignore_last_num_items, timeout_ms / 1000 if timeout_ms > 0 else None)
+
+    def _flush(self, left: int, timeout: float | None) -> None:
+        """Wait, and check at intervals whether another thread has closed the writer."""
+        self._check()
+        if left > 0 and self._unacknowledged() <= left:
+            # A flush would end a chunk early.
+            return
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._check()
+            rest = _TICK if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                with as_reverb():
+                    self._native.flush(left, min(rest, _TICK))
+            except WaitTimeoutError as error:
+                if deadline is not None and rest <= _TICK:
+                    raise self._timed_out() from error
+            else:
+                return
 
     def Close(self) -> None:
         """Close; items that were not flushed may be lost."""
@@ -129,7 +148,7 @@ def wrong_column(
     )
 
 
-class TrajectoryWriter(Writer):
+class TrajectoryWriter(AnyWriter):
     """A trajectory writer: see the module. A cell is an :class:`echoic.Steps` of one step.
 
     Args:
@@ -144,7 +163,7 @@ class TrajectoryWriter(Writer):
     def __init__(
         self,
         tables: Connection,
-        options: ConstantChunkerOptions,
+        options: ChunkerOptions,
         signatures: Mapping[str, Sequence[_signature.Column] | None] | None,
     ) -> None:
         self._tables = tables
@@ -210,8 +229,8 @@ class TrajectoryWriter(Writer):
         if not any(trajectory):
             raise ValueError("trajectory must not be empty.")
         self._check()
-        arguments.name(table)
-        number = arguments.priority(priority)
+        values.name(table)
+        number = values.priority(priority)
         columns = []
         for index, (cells, squeezed) in enumerate(zip(trajectory, squeeze, strict=True)):
             try:
@@ -252,30 +271,6 @@ class TrajectoryWriter(Writer):
             self._allowed.clear()
         self._allowed.add((table, got))
 
-    def Flush(self, ignore_last_num_items: int = 0, timeout_ms: int = -1) -> None:
-        """Wait until all but ``ignore_last_num_items`` items are in their tables."""
-        timeout = timeout_ms / 1000 if timeout_ms > 0 else None
-        self._flush(ignore_last_num_items, timeout)
-
-    def _flush(self, left: int, timeout: float | None) -> None:
-        """Wait, and check at intervals whether another thread has closed the writer."""
-        self._check()
-        if left > 0 and self._unacknowledged() <= left:
-            # A flush would end a chunk early.
-            return
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            self._check()
-            rest = _TICK if deadline is None else max(0.0, deadline - time.monotonic())
-            try:
-                with as_reverb():
-                    self._native.flush(left, min(rest, _TICK))
-            except WaitTimeoutError as error:
-                if deadline is not None and rest <= _TICK:
-                    raise self._timed_out() from error
-            else:
-                return
-
     def EndEpisode(self, clear_buffers: bool, timeout_ms: int | None = None) -> None:
         """Wait until all items are in their tables, and start another episode."""
         # After a timeout the episode continues.
@@ -283,7 +278,7 @@ class TrajectoryWriter(Writer):
         with as_reverb():
             self._native.end_episode(clear_buffers)
 
-    def ConfigureChunker(self, column: int, options: ConstantChunkerOptions) -> None:
+    def ConfigureChunker(self, column: int, options: ChunkerOptions) -> None:
         """Set the options of one column."""
         self._native.configure(str(column), options.num_keep_alive_refs, _length(options))
         self.max_num_keep_alive_refs = max(

@@ -1,4 +1,6 @@
-"""Convert leaves of steps to arrays that a table can hold.
+"""Check arguments, and convert leaves of steps to arrays that a table can hold.
+
+Arguments of other types than Reverb's C++ takes are a ``TypeError``.
 
 Tables hold elements of a fixed width. Text is encoded to UTF-8 and padded with zeros to a power of
 two, so that columns of texts of similar lengths have one form. Samples have it as ``bytes`` in
@@ -7,11 +9,12 @@ arrays of objects, as upstream's do.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-__all__ = ["array", "text_as_bytes", "texts_as_objects"]
+__all__ = ["array", "name", "priority", "real", "text_as_bytes", "texts_as_objects"]
 
 _MIN_WIDTH = 32
 
@@ -58,3 +61,37 @@ def _encoded(value: Any) -> bytes:
 def texts_as_objects(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Convert sampled bytes of a fixed width to objects."""
     return values.astype(object) if values.dtype.kind == "S" else values
+
+
+def name(value: Any) -> str:
+    """Return the name of a table."""
+    if not isinstance(value, str):
+        raise TypeError(f"the name of a table is text, got {value!r}")
+    return value
+
+
+def real(value: Any, what: str) -> float:
+    """Return a number as a float."""
+    if isinstance(value, (str, bytes)) or not (
+        hasattr(value, "__float__") or hasattr(value, "__index__")
+    ):
+        raise TypeError(f"{what} is a number, got {value!r}")
+    return float(value)
+
+
+def priority(value: Any) -> float:
+    """Return a priority as a float.
+
+    Raises:
+        ValueError: If it is negative, infinite or not a number.
+    """
+    if type(value) is float and 0.0 <= value < math.inf:
+        return value
+    number = real(value, "a priority")
+    if math.isnan(number):
+        raise ValueError("Priority must not be NaN.")
+    if number < 0:
+        raise ValueError(f"Priority must not be negative, got {number:g}.")
+    if math.isinf(number):
+        raise ValueError("Priority must be finite.")
+    return number

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from echoic.errors import EchoicError
 from echoic.reverb import _signature
-from echoic.reverb._engine import arguments
+from echoic.reverb._engine import values
 from echoic.reverb._engine.errors import as_reverb
 from echoic.reverb._engine.values import array
 
@@ -158,8 +158,8 @@ class Writer:
     def CreateItem(self, table: str, num_timesteps: int, priority: float) -> None:
         """Make an item of the last ``num_timesteps`` steps."""
         self._check_open("CreateItem")
-        arguments.name(table)
-        number = arguments.priority(priority)
+        values.name(table)
+        number = values.priority(priority)
         steps = operator.index(num_timesteps)
         if steps > len(self._forms):
             if len(self._forms) == self._max_timesteps:

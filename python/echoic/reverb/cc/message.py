@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Field", "Message", "message", "number", "repeated"]
+__all__ = ["Field", "Message"]
 
 
 @dataclass(frozen=True)
@@ -38,21 +38,6 @@ class Field:
         return bool(self.group) or (self.kind is not None and not self.many)
 
 
-def number(default: Any, group: str = "") -> Field:
-    """Return a field for a number, truth value or string."""
-    return Field(default=default, group=group)
-
-
-def message(kind: type[Message], group: str = "") -> Field:
-    """Return a field for a message."""
-    return Field(kind=kind, group=group)
-
-
-def repeated(kind: type[Message]) -> Field:
-    """Return a field for a list of messages."""
-    return Field(kind=kind, many=True)
-
-
 class Message:
     """Base of messages. Subclasses name their fields in ``FIELDS``."""
 
@@ -67,14 +52,10 @@ class Message:
         object.__setattr__(self, "_values", {})
         object.__setattr__(self, "_parent", None)
         for name, value in values.items():
-            if value is None:
-                self._field(name)
-            elif self._field(name).many:
-                self._values[name] = [self._checked(name, one) for one in value]
-            elif self._field(name).kind is not None:
+            if self._field(name).many:
+                self._values[name] = [self._checked(name, one) for one in value or ()]
+            elif value is not None:
                 self._set(name, copy.deepcopy(self._checked(name, value)))
-            else:
-                setattr(self, name, value)
 
     def _field(self, name: str) -> Field:
         try:

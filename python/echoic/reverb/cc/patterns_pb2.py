@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from echoic.reverb.cc.message import Field, Message, message, number, repeated
+from echoic.reverb.cc.message import Field, Message
 
 __all__ = ["Condition", "PatternNode", "Priority", "Structure", "StructuredWriterConfig"]
 
@@ -13,15 +13,15 @@ class PatternNode(Message):
     """Steps of a column, counted from the newest, as a slice of a list."""
 
     FIELDS = {
-        "flat_source_index": number(0),
-        "start": number(0, "start_or_none"),
-        "stop": number(0, "stop_or_none"),
-        "step": number(0, "step_or_none"),
+        "flat_source_index": Field(0),
+        "start": Field(0, "start_or_none"),
+        "stop": Field(0, "stop_or_none"),
+        "step": Field(0, "step_or_none"),
     }
 
 
 class _ModuloEq(Message):
-    FIELDS = {"mod": number(0), "eq": number(0)}
+    FIELDS = {"mod": Field(0), "eq": Field(0)}
 
 
 class Condition(Message):
@@ -29,24 +29,24 @@ class Condition(Message):
 
     ModuloEq = _ModuloEq
     FIELDS = {
-        "step_index": number(False, "left"),
-        "steps_since_applied": number(False, "left"),
-        "buffer_length": number(False, "left"),
-        "is_end_episode": number(False, "left"),
-        "flat_source_index": number(0, "left"),
-        "eq": number(0, "cmp"),
-        "ge": number(0, "cmp"),
-        "mod_eq": message(_ModuloEq, "cmp"),
-        "inverse": number(False),
+        "step_index": Field(False, "left"),
+        "steps_since_applied": Field(False, "left"),
+        "buffer_length": Field(False, "left"),
+        "is_end_episode": Field(False, "left"),
+        "flat_source_index": Field(0, "left"),
+        "eq": Field(0, "cmp"),
+        "ge": Field(0, "cmp"),
+        "mod_eq": Field(kind=_ModuloEq, group="cmp"),
+        "inverse": Field(False),
     }
 
 
 class _ConstantPriorityFn(Message):
-    FIELDS = {"value": number(0.0)}
+    FIELDS = {"value": Field(0.0)}
 
 
 class _TDError(Message):
-    FIELDS = {"max_priority_weight": number(0.0), "flat_source_index": number(0)}
+    FIELDS = {"max_priority_weight": Field(0.0), "flat_source_index": Field(0)}
 
 
 class Priority(Message):
@@ -55,8 +55,8 @@ class Priority(Message):
     ConstantPriorityFn = _ConstantPriorityFn
     TDError = _TDError
     FIELDS = {
-        "constant_fn": message(_ConstantPriorityFn, "priority_fn"),
-        "td_error": message(_TDError, "priority_fn"),
+        "constant_fn": Field(kind=_ConstantPriorityFn, group="priority_fn"),
+        "td_error": Field(kind=_TDError, group="priority_fn"),
     }
 
 
@@ -73,9 +73,9 @@ class StructuredWriterConfig(Message):
     """A pattern, the table that its items go to, their priority and the conditions."""
 
     FIELDS = {
-        "flat": repeated(PatternNode),
-        "pattern_structure": message(Structure),
-        "table": number(""),
-        "priority": message(Priority),
-        "conditions": repeated(Condition),
+        "flat": Field(kind=PatternNode, many=True),
+        "pattern_structure": Field(kind=Structure),
+        "table": Field(""),
+        "priority": Field(kind=Priority),
+        "conditions": Field(kind=Condition, many=True),
     }

@@ -1,6 +1,7 @@
 """Messages that describe a table: see :class:`echoic.reverb.reverb_types.TableInfo`."""
 
-from echoic.reverb.cc.message import Message, message, number
+from echoic.reverb._engine.errors import absent
+from echoic.reverb.cc.message import Field, Message
 
 __all__ = [
     "KeyDistributionOptions",
@@ -11,11 +12,11 @@ __all__ = [
 
 
 class _Prioritized(Message):
-    FIELDS = {"priority_exponent": number(0.0)}
+    FIELDS = {"priority_exponent": Field(0.0)}
 
 
 class _Heap(Message):
-    FIELDS = {"min_heap": number(False)}
+    FIELDS = {"min_heap": Field(False)}
 
 
 class KeyDistributionOptions(Message):
@@ -24,31 +25,31 @@ class KeyDistributionOptions(Message):
     Prioritized = _Prioritized
     Heap = _Heap
     FIELDS = {
-        "fifo": number(False, "distribution"),
-        "uniform": number(False, "distribution"),
-        "prioritized": message(_Prioritized, "distribution"),
-        "heap": message(_Heap, "distribution"),
-        "lifo": number(False, "distribution"),
-        "is_deterministic": number(False),
+        "fifo": Field(False, "distribution"),
+        "uniform": Field(False, "distribution"),
+        "prioritized": Field(kind=_Prioritized, group="distribution"),
+        "heap": Field(kind=_Heap, group="distribution"),
+        "lifo": Field(False, "distribution"),
+        "is_deterministic": Field(False),
     }
 
 
 class RateLimiterCallStats(Message):
     """The counts of inserts or samples."""
 
-    FIELDS = {"completed": number(0)}
+    FIELDS = {"completed": Field(0)}
 
 
 class RateLimiterInfo(Message):
     """The numbers of a rate limiter."""
 
     FIELDS = {
-        "samples_per_insert": number(0.0),
-        "min_diff": number(0.0),
-        "max_diff": number(0.0),
-        "min_size_to_sample": number(0),
-        "insert_stats": message(RateLimiterCallStats),
-        "sample_stats": message(RateLimiterCallStats),
+        "samples_per_insert": Field(0.0),
+        "min_diff": Field(0.0),
+        "max_diff": Field(0.0),
+        "min_size_to_sample": Field(0),
+        "insert_stats": Field(kind=RateLimiterCallStats),
+        "sample_stats": Field(kind=RateLimiterCallStats),
     }
 
 
@@ -56,10 +57,18 @@ class TableWorkerTime(Message):
     """How upstream's table threads spend their time; all zero, since there are none here."""
 
     FIELDS = {
-        "running_ms": number(0),
-        "sampling_ms": number(0),
-        "inserting_ms": number(0),
-        "sleeping_ms": number(0),
-        "waiting_for_sampling_ms": number(0),
-        "waiting_for_inserts_ms": number(0),
+        "running_ms": Field(0),
+        "sampling_ms": Field(0),
+        "inserting_ms": Field(0),
+        "sleeping_ms": Field(0),
+        "waiting_for_sampling_ms": Field(0),
+        "waiting_for_inserts_ms": Field(0),
     }
+
+
+__getattr__ = absent(
+    __name__,
+    "ChunkData FlatTrajectory KeyWithPriority PrioritizedItem SampleInfo SequenceRange SliceRange "
+    "TableInfo Timeout Uint128",
+    "messages of Reverb's protocol have no counterpart",
+)

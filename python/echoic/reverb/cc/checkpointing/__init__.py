@@ -1,0 +1,1 @@
+"""Messages that describe tables to be made."""

@@ -1,0 +1,1 @@
+"""Names of Reverb's operations of TensorFlow graphs."""

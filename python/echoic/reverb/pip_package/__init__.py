@@ -1,0 +1,1 @@
+"""An empty package of Reverb's."""

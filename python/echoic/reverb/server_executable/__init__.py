@@ -1,0 +1,1 @@
+"""Make servers from messages."""
