@@ -13,8 +13,8 @@
 //! | `wake` | `thread`, `unix` or `tcp`, seconds | µs a round trip, the median |
 
 mod copy;
-mod door;
 mod gather;
+mod listener;
 mod memory;
 mod other;
 mod ring;

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use crate::door::{Door, Link};
+use crate::listener::{Link, Listener};
 use crate::other::{Message, Other, SENDER};
 use crate::{Arguments, Numbers, Outcome};
 
@@ -11,12 +11,12 @@ use crate::{Arguments, Numbers, Outcome};
 const READ: usize = 256 << 10;
 
 pub fn run(arguments: &mut Arguments) -> Outcome<Numbers> {
-    let door = Door::open(&arguments.word("tcp or unix")?)?;
+    let listener = Listener::open(&arguments.word("tcp or unix")?)?;
     let bytes: usize = arguments.number("bytes of a call")?;
     let seconds = arguments.word("seconds")?;
     let due = Message::new(bytes)?;
-    let sender = Other::start(&[SENDER, &door.address()?, &bytes.to_string(), &seconds])?;
-    let mut link = door.accept()?;
+    let sender = Other::start(&[SENDER, &listener.address()?, &bytes.to_string(), &seconds])?;
+    let mut link = listener.accept()?;
     let mut buffer = vec![0; READ + bytes];
     // Bytes of a message that has not come in whole.
     let (mut held, mut received, mut next, mut last) = (0, 0_usize, 0_u64, false);

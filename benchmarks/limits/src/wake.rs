@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::door::{Door, Link};
+use crate::listener::{Link, Listener};
 use crate::other::{ECHO, Other};
 use crate::{Arguments, Numbers, Outcome};
 
@@ -15,19 +15,19 @@ use crate::{Arguments, Numbers, Outcome};
 const END: u64 = u64::MAX;
 
 pub fn run(arguments: &mut Arguments) -> Outcome<Numbers> {
-    let door = arguments.word("thread, unix or tcp")?;
+    let kind = arguments.word("thread, unix or tcp")?;
     let time = Duration::from_secs_f64(arguments.number("seconds")?);
-    let mut trips = if door == "thread" { threads(time)? } else { processes(&door, time)? };
+    let mut trips = if kind == "thread" { threads(time)? } else { processes(&kind, time)? };
     trips.sort_unstable();
     let at =
         |share: f64| trips[(share * (trips.len() - 1) as f64) as usize].as_nanos() as f64 / 1e3;
     Ok(vec![("value", at(0.5)), ("p99_us", at(0.99))])
 }
 
-fn processes(door: &str, time: Duration) -> Outcome<Vec<Duration>> {
-    let door = Door::open(door)?;
-    let echo = Other::start(&[ECHO, &door.address()?])?;
-    let mut link = door.accept()?;
+fn processes(kind: &str, time: Duration) -> Outcome<Vec<Duration>> {
+    let listener = Listener::open(kind)?;
+    let echo = Other::start(&[ECHO, &listener.address()?])?;
+    let mut link = listener.accept()?;
     let mut reply = [0; 8];
     let trips = timed(time, |number| {
         link.write_all(&number.to_le_bytes())?;

@@ -17,12 +17,12 @@ pub enum Link {
 }
 
 /// Where the other process connects.
-pub enum Door {
+pub enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener, PathBuf),
 }
 
-impl Door {
+impl Listener {
     pub fn open(kind: &str) -> Outcome<Self> {
         match kind {
             "tcp" => Ok(Self::Tcp(TcpListener::bind(("127.0.0.1", 0))?)),
@@ -30,7 +30,7 @@ impl Door {
                 let path = env::temp_dir().join(format!("echoic-limits-{}.sock", process::id()));
                 Ok(Self::Unix(UnixListener::bind(&path)?, path))
             }
-            other => Err(format!("there is no door {other}").into()),
+            other => Err(format!("expected tcp or unix, got {other}").into()),
         }
     }
 
@@ -50,7 +50,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for Listener {
     fn drop(&mut self) {
         if let Self::Unix(_, path) = self {
             let _ = fs::remove_file(path);
