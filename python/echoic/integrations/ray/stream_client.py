@@ -106,7 +106,6 @@ class StreamClient(Delivers):
         move_after: float = 30.0,
         **options: Any,
     ) -> None:
-        """Store the name; see the class for the arguments."""
         check_name(name)
         if transport not in {"nearest", "tcp"}:
             raise ArgumentError(f"transport must be 'nearest' or 'tcp', got {transport!r}")
@@ -485,7 +484,6 @@ class StreamClient(Delivers):
         return partial(StreamClient, self.name, self._namespace, **self._given), ()
 
     def __repr__(self) -> str:
-        """Return the stream's name and namespace."""
         return f"StreamClient({self.name!r}, namespace={self._namespace!r})"
 
 
