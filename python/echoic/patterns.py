@@ -69,7 +69,6 @@ class ColumnSteps:
     __slots__ = ("_column", "_slice", "_start")
 
     def __init__(self, column: str, start: int, slice_: tuple[int, int] | None) -> None:
-        """Take one step, or a slice of start, stop and step."""
         self._column = column
         self._start = start
         self._slice = slice_
@@ -92,7 +91,6 @@ class Column:
     __slots__ = ("_path",)
 
     def __init__(self, path: str) -> None:
-        """Name the column."""
         self._path = path
 
     def __getitem__(self, index: SupportsIndex | slice) -> ColumnSteps:
@@ -425,5 +423,4 @@ class StructuredWriter(Writes, _native.StructuredWriter):
         return super().__new__(cls, list(tables), settings, chunk_length, encoding)
 
     def __repr__(self) -> str:
-        """Return how much the writer holds."""
         return f"StructuredWriter(pending={self.pending})"

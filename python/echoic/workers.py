@@ -78,12 +78,8 @@ class Process:
             start_new_session=True,
             **options,
         )
+        self.pid = self.process.pid
         self._end = weakref.finalize(self, _kill, self.process, os.getpid())
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self.process.pid
 
     @property
     def alive(self) -> bool:

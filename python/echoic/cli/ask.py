@@ -1,4 +1,4 @@
-"""Ask a server for its description, over a client's connection and without sending a sample."""
+"""Reach a server: the options of a connection, its address, and its description of itself."""
 
 import functools
 import inspect

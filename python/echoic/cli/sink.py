@@ -81,20 +81,14 @@ class Consumer:
         stream: The stream to take batches from.
         sink: Where they go.
         failed: Called in the thread when the sink has raised an exception, which ends the thread.
-
-    Attributes:
-        batch_size: Samples of a complete batch.
-        batches: Complete batches taken.
-        samples: Samples taken, those of the incomplete batch at the end included.
-        error: The exception that the sink raised, if any.
     """
 
     def __init__(self, stream: echoic.Stream, sink: Sink, failed: Callable[[], None]) -> None:
-        self.batches = 0
-        self.samples = 0
-        self.error: Exception | None = None
-        self._stream = stream
         self.batch_size = stream.batch_size
+        self.batches = 0  # Complete ones.
+        self.samples = 0  # Those of the incomplete batch at the end included.
+        self.error: Exception | None = None  # That of the sink.
+        self._stream = stream
         self._sink = sink
         self._failed = failed
         # A daemon, so that a second Ctrl-C ends the process even with a slow disk.

@@ -2,9 +2,8 @@
 
 - ``vector_env``: :class:`VectorEnv`, many copies of a classic control task, stepped together.
 - ``candle``: :class:`CandleCollector`, a native thread that collects rollouts with a built-in
-  policy.
+  policy; :func:`parameter_shapes` and :func:`split_weights`, the layout of its weights.
 - ``gymnasium``: :class:`GymnasiumCollector`, any Gymnasium environment in worker processes.
-- ``layout``: :func:`parameter_shapes` and :func:`split_weights`, the layout of a policy's weights.
 
 :class:`VectorEnv` is a ``gymnasium.vector.VectorEnv`` if Gymnasium is installed. Gymnasium, and the
 modules of worker processes, are imported when a class that needs them is first used.
@@ -12,8 +11,7 @@ modules of worker processes, are imported when a class that needs them is first 
 
 from typing import TYPE_CHECKING, Any
 
-from echoic.collectors.candle import CandleCollector
-from echoic.collectors.layout import parameter_shapes, split_weights
+from echoic.collectors.candle import CandleCollector, parameter_shapes, split_weights
 
 if TYPE_CHECKING:
     from echoic.collectors.gymnasium import GymnasiumCollector

@@ -143,7 +143,8 @@ class GymnasiumCollector:
             text = f"expected a divisor of the {num_envs} environments"
             raise SpecError(f"num_workers: {text}, got {num_workers}")
         self._capacity = capacity
-        self._seed = seed_of(seed)
+        #: The seed of all random choices, also if it was drawn at random.
+        self.seed = seed_of(seed)
         self._sizes = (num_steps, num_envs // num_workers)
         self._following = next_observations
         # One thread receives at a time; the other lock is for workers and their connections.
@@ -170,7 +171,7 @@ class GymnasiumCollector:
         try:
             self._write(0, weights)
             seeds = (
-                np.random.SeedSequence(self._seed).generate_state(num_envs).reshape(num_workers, -1)
+                np.random.SeedSequence(self.seed).generate_state(num_envs).reshape(num_workers, -1)
             )
             pickled = by_value(env), by_value(policy)
             self._setups = [
@@ -190,11 +191,6 @@ class GymnasiumCollector:
         if self._server is None:
             raise ClosedError("the collector is closed")
         return self._server.address
-
-    @property
-    def seed(self) -> int:
-        """The seed of all random choices, also if it was drawn at random."""
-        return self._seed
 
     @property
     def version(self) -> int:

@@ -74,7 +74,6 @@ class History:
     """
 
     def __init__(self, length: int = 300, older: int = 0) -> None:
-        """Make an empty history."""
         self.length = length
         self._readings: deque[Reading] = deque()
         self._points: deque[Point] = deque()

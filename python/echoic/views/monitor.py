@@ -50,7 +50,6 @@ class Monitor:
         history: History | None = None,
         changed: Callable[[], object] = lambda: None,
     ) -> None:
-        """Make a monitor that does not poll yet."""
         self.address = connection.address
         self.interval = interval
         self.history = history or History()
@@ -63,7 +62,6 @@ class Monitor:
         self._wanted.set()
 
     def __enter__(self) -> Self:
-        """Start polling."""
         name = f"echoic-monitor {self.address}"
         threading.Thread(target=self._run, name=name, daemon=True).start()
         return self

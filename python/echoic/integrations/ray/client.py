@@ -130,7 +130,6 @@ class Client(Connection):
         refresh: float | None = 5.0,
         **options: Any,
     ) -> None:
-        """Store the name; see the class for the arguments."""
         if transport not in {"nearest", "tcp"}:
             raise ArgumentError(f"transport must be 'nearest' or 'tcp', got {transport!r}")
         places = _Places(name, namespace, transport)
@@ -170,5 +169,4 @@ class Client(Connection):
         return partial(Client, self.name, self._to.namespace, **self._given), ()
 
     def __repr__(self) -> str:
-        """Return the cluster's name and namespace."""
         return f"Client({self.name!r}, namespace={self._to.namespace!r})"

@@ -150,13 +150,15 @@ class ReplayCluster:
         _check(tables, num_shards, name, placement)
         if not ray.is_initialized():
             raise ArgumentError("a ReplayCluster is on Ray: call ray.init() first")
-        self._name = name
-        self._namespace: str = namespace or ray.get_runtime_context().namespace
+        #: The name by which clients find the cluster.
+        self.name = name
+        #: Ray's namespace of the name.
+        self.namespace: str = namespace or ray.get_runtime_context().namespace
         self._resources = dict({"num_cpus": 1} if resources is None else resources)
         self._placement = placement
         self._settings = ShardSettings(
             name=name,
-            namespace=self._namespace,
+            namespace=self.namespace,
             identity=secrets.token_hex(4),
             token=secrets.token_hex(16),
             tables=tables,
@@ -184,18 +186,18 @@ class ReplayCluster:
         # It dies with the node of this program if possible, and then it is not needed.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         options = ray.remote(Registry).options(
-            name=self._name,
-            namespace=self._namespace,
+            name=self.name,
+            namespace=self.namespace,
             num_cpus=0,
             max_restarts=-1,
             max_task_retries=3,
             scheduling_strategy=here,
         )
         try:
-            return options.remote(self._name, self._namespace, self._settings.token)
+            return options.remote(self.name, self.namespace, self._settings.token)
         except ValueError as error:
             raise ArgumentError(
-                f"expected a name that is free, got {self._name!r}: {error}"
+                f"expected a name that is free, got {self.name!r}: {error}"
             ) from error
 
     def _start_shards(self, count: int, limit: _Limit, *, is_first: bool = False) -> list[int]:
@@ -296,7 +298,7 @@ class ReplayCluster:
             raise
         except RayError as error:
             raise DisconnectedError(
-                f"the manifest of {self._name!r} in {self._settings.directory} could not be read "
+                f"the manifest of {self.name!r} in {self._settings.directory} could not be read "
                 f"or changed on the node of a shard: {error}"
             ) from error
 
@@ -305,14 +307,14 @@ class ReplayCluster:
             return ray.get(getattr(self._registry, method).remote(*arguments), timeout=_PATIENCE)
         except RayError as error:
             raise DisconnectedError(
-                f"the registry of the cluster {self._name!r} did not answer {method!r} within "
+                f"the registry of the cluster {self.name!r} did not answer {method!r} within "
                 f"{_PATIENCE} s: {error}"
             ) from error
 
     def _start_shard(self, number: int, bundle: _Bundle) -> Any:
         options = ray.remote(Shard).options(
-            name=shard_name(self._name, number),
-            namespace=self._namespace,
+            name=shard_name(self.name, number),
+            namespace=self.namespace,
             max_restarts=-1,
             max_concurrency=_THREADS,
             scheduling_strategy=PlacementGroupSchedulingStrategy(*bundle),
@@ -327,16 +329,6 @@ class ReplayCluster:
             raise limit.late(f"shard {number} was placed and did not serve") from error
         except RayActorError as error:
             raise ArgumentError(f"shard {number} could not be made: {error}") from error
-
-    @property
-    def name(self) -> str:
-        """The name by which clients find the cluster."""
-        return self._name
-
-    @property
-    def namespace(self) -> str:
-        """Ray's namespace of the name."""
-        return self._namespace
 
     @property
     def addresses(self) -> list[str]:
@@ -369,7 +361,7 @@ class ReplayCluster:
             **options: Options of :class:`Client`.
         """
         self._check_open()
-        return Client(self._name, self._namespace, **options)
+        return Client(self.name, self.namespace, **options)
 
     def processes(self, timeout: float = _PATIENCE) -> dict[int, dict[str, Any]]:
         """Return the ``pid``, Ray's ``node`` and the start time of each shard.
@@ -491,7 +483,7 @@ class ReplayCluster:
             except RayActorError as error:
                 if not self._is_there(number):
                     raise DisconnectedError(
-                        f"shard {number} of {self._name!r} has ended, and Ray does not restart it: "
+                        f"shard {number} of {self.name!r} has ended, and Ray does not restart it: "
                         f"close the cluster and make it again; {error}"
                     ) from error
                 if not limit.left(0.0):
@@ -502,7 +494,7 @@ class ReplayCluster:
     def _is_there(self, number: int) -> bool:
         """Return whether Ray has the actor of a shard, or is restarting it."""
         try:
-            ray.get_actor(shard_name(self._name, number), self._namespace)
+            ray.get_actor(shard_name(self.name, number), self.namespace)
         except ValueError:
             return False
         return True
@@ -526,7 +518,7 @@ class ReplayCluster:
             try:
                 ray.get(ended, timeout=limit.left(0.0))
             except RayError as error:
-                _log.warning("shard %d of %r was not closed: %s", number, self._name, error)
+                _log.warning("shard %d of %r was not closed: %s", number, self.name, error)
         self._end_actors()
 
     def _end_actors(self) -> None:
@@ -546,10 +538,10 @@ class ReplayCluster:
 
     def _check_open(self) -> None:
         if self._registry is None:
-            raise ClosedError(f"the cluster {self._name!r} is closed")
+            raise ClosedError(f"the cluster {self.name!r} is closed")
         if not self._is_connected():
             raise ClosedError(
-                f"the cluster {self._name!r} has ended with this program's connection to Ray: make "
+                f"the cluster {self.name!r} has ended with this program's connection to Ray: make "
                 "it again after ray.init()"
             )
 
@@ -560,7 +552,7 @@ class ReplayCluster:
         self.close()
 
     def __repr__(self) -> str:
-        return f"ReplayCluster({self._name!r}, shards={self.shards})"
+        return f"ReplayCluster({self.name!r}, shards={self.shards})"
 
 
 def _check(tables: object, num_shards: int, name: str, placement: str) -> None:

@@ -276,7 +276,6 @@ class Collectors:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close them."""
         self.close()
 
     def __repr__(self) -> str:

@@ -106,7 +106,6 @@ class StreamClient(Delivers):
         move_after: float = 30.0,
         **options: Any,
     ) -> None:
-        """Store the name; see the class for the arguments."""
         check_name(name)
         if transport not in {"nearest", "tcp"}:
             raise ArgumentError(f"transport must be 'nearest' or 'tcp', got {transport!r}")
@@ -114,7 +113,8 @@ class StreamClient(Delivers):
         if unknown:
             raise TypeError(f"expected window_bytes or linger, got {sorted(unknown)}")
         link_options(**options)  # Report a wrong one here, not at the first use.
-        self._name = name
+        #: The stream's name.
+        self.name = name
         self._namespace = namespace
         self._rank = rank
         self._given = {
@@ -268,7 +268,7 @@ class StreamClient(Delivers):
                 return found
             if _is_over(until):
                 error = WaitTimeoutError(
-                    f"timed out: the stream {self._name!r} is away or accepts nothing: "
+                    f"timed out: the stream {self.name!r} is away or accepts nothing: "
                     f"{self._trouble or 'its server does not answer'}"
                 )
                 error.reason = getattr(self._trouble, "reason", "") or "AWAY"
@@ -279,7 +279,7 @@ class StreamClient(Delivers):
     def _usable(self, until: float | None) -> RemoteStream | None:
         """Return the connection, if it has accepted what the last one had left."""
         if self._closed:
-            raise ClosedError(f"the client of the stream {self._name!r} is closed")
+            raise ClosedError(f"the client of the stream {self.name!r} is closed")
         self._look()
         self._check_patience()
         link = self._link
@@ -305,7 +305,7 @@ class StreamClient(Delivers):
             raise fault
         self._found.clear()
         self._search = threading.Thread(
-            target=self._find, name=f"echoic-stream-{self._name}", daemon=True
+            target=self._find, name=f"echoic-stream-{self.name}", daemon=True
         )
         self._search.start()
 
@@ -327,12 +327,12 @@ class StreamClient(Delivers):
         """Ask the registry for the server; ``None`` if it is not known."""
         if not ray.is_initialized():
             raise DisconnectedError(
-                f"the stream {self._name!r} is found through Ray, to which this process is not "
+                f"the stream {self.name!r} is found through Ray, to which this process is not "
                 "connected: call ray.init(address=...) first"
             )
         wanted, chosen = self._given["rank"], self._rank
         try:
-            registry = find_registry(self._name, self._namespace)
+            registry = find_registry(self.name, self._namespace)
             place: Place | None = ray.get(registry.find.remote(chosen), timeout=_PATIENCE)
             if wanted is None and chosen is not None and self._is_gone(place):
                 other: Place | None = ray.get(registry.find.remote(None), timeout=_PATIENCE)
@@ -403,7 +403,7 @@ class StreamClient(Delivers):
             self._closing = True
             self._end()
             failure = DisconnectedError(
-                f"the stream {self._name!r} has samples of another kind since its learner was made "
+                f"the stream {self.name!r} has samples of another kind since its learner was made "
                 f"again, and {_count(batch.left)} earlier ones are not delivered: {error}"
             )
             failure.undelivered = self._pending()
@@ -428,7 +428,7 @@ class StreamClient(Delivers):
             return
         where = "" if self._namespace is None else f" in namespace {self._namespace!r}"
         error = DisconnectedError(
-            f"expected the stream {self._name!r}{where} of Ray to be there within {patience} s: "
+            f"expected the stream {self.name!r}{where} of Ray to be there within {patience} s: "
             f"{self._trouble or 'its server does not answer'}"
         )
         error.undelivered = self._pending()
@@ -444,12 +444,7 @@ class StreamClient(Delivers):
 
     def _check_open(self) -> None:
         if self._closing:
-            raise ClosedError(f"the client of the stream {self._name!r} is closed")
-
-    @property
-    def name(self) -> str:
-        """The stream's name."""
-        return self._name
+            raise ClosedError(f"the client of the stream {self.name!r} is closed")
 
     @property
     def rank(self) -> int | None:
@@ -486,11 +481,10 @@ class StreamClient(Delivers):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the name and the options: the copy finds the stream again where it is used."""
-        return partial(StreamClient, self._name, self._namespace, **self._given), ()
+        return partial(StreamClient, self.name, self._namespace, **self._given), ()
 
     def __repr__(self) -> str:
-        """Return the stream's name and namespace."""
-        return f"StreamClient({self._name!r}, namespace={self._namespace!r})"
+        return f"StreamClient({self.name!r}, namespace={self._namespace!r})"
 
 
 class _Batch:

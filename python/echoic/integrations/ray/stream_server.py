@@ -84,10 +84,13 @@ class StreamServer(Server):
                     learn(batch.data)
     """
 
-    _stream: Stream
-    _name: str
+    #: The stream that it serves.
+    stream: Stream
+    #: The name by which workers find it.
+    name: str
+    #: Its number among the servers of this name.
+    rank: int
     _namespace: str | None
-    _rank: int
     _threads: int | None
     _example: bytes
     _entered: Entered | None
@@ -128,10 +131,10 @@ class StreamServer(Server):
         )
         # The registry's answer has the names of the transports.
         self._waiting.clear()
-        self._stream = stream
-        self._name = name
+        self.stream = stream
+        self.name = name
         self._namespace = namespace
-        self._rank = rank
+        self.rank = rank
         self._threads = threads
         self._example = ray.cloudpickle.dumps(example)
         self._entered = None
@@ -140,21 +143,6 @@ class StreamServer(Server):
         self._sure = -math.inf
         self._reporter = None
         return self
-
-    @property
-    def stream(self) -> Stream:
-        """The stream that it serves."""
-        return self._stream
-
-    @property
-    def name(self) -> str:
-        """The name by which workers find it."""
-        return self._name
-
-    @property
-    def rank(self) -> int:
-        """Its number among the servers of this name."""
-        return self._rank
 
     def start(self) -> Self:
         """Open the transports and report the addresses; return the server.
@@ -171,11 +159,11 @@ class StreamServer(Server):
             raise ArgumentError("a StreamServer is found through Ray: call ray.init() first")
         self._namespace = self._namespace or ray.get_runtime_context().namespace
         try:
-            entered = ray.get(self._registry().enter.remote(self._rank), timeout=_PATIENCE)
+            entered = ray.get(self._registry().enter.remote(self.rank), timeout=_PATIENCE)
             self._entered = entered
             self._addresses = open_transports(
                 self,
-                f"{self._name}-{entered.identity}-{self._rank}",
+                f"{self.name}-{entered.identity}-{self.rank}",
                 token=entered.token,
                 threads=self._threads,
                 before=entered.before,
@@ -185,10 +173,10 @@ class StreamServer(Server):
             # No client could find it.
             super().close()
             raise DisconnectedError(
-                f"the registry of the stream {self._name!r} did not answer within {_PATIENCE} s: "
+                f"the registry of the stream {self.name!r} did not answer within {_PATIENCE} s: "
                 f"{error}"
             ) from error
-        name = f"echoic-stream-{self._name}"
+        name = f"echoic-stream-{self.name}"
         self._reporter = threading.Thread(target=self._keep_reporting, name=name, daemon=True)
         self._reporter.start()
         return self
@@ -198,7 +186,7 @@ class StreamServer(Server):
         identity = secrets.token_hex(4) if entered is None else entered.identity
         token = secrets.token_hex(16) if entered is None else entered.token
         assert self._namespace is not None
-        return open_registry(self._name, self._namespace, identity, token)
+        return open_registry(self.name, self._namespace, identity, token)
 
     def _report(self) -> bool:
         """Report to the registry; return whether this server has its rank."""
@@ -206,7 +194,7 @@ class StreamServer(Server):
         assert entered is not None
         assert addresses is not None
         place = Place(
-            rank=self._rank,
+            rank=self.rank,
             generation=entered.generation,
             addresses=addresses,
             token=entered.token,
@@ -229,8 +217,8 @@ class StreamServer(Server):
         silent = time.monotonic() - self._sure
         if self._entered is not None and silent > _SURE:
             raise DisconnectedError(
-                f"the registry of the stream {self._name!r} has not answered for {silent:.0f} s, "
-                f"and another server may have rank {self._rank} and write to the same directory"
+                f"the registry of the stream {self.name!r} has not answered for {silent:.0f} s, "
+                f"and another server may have rank {self.rank} and write to the same directory"
             )
         return super().checkpoint()
 
@@ -242,13 +230,13 @@ class StreamServer(Server):
             try:
                 counts = self._report()
             except (RayError, GetTimeoutError, ValueError) as error:
-                _log.warning("the registry of the stream %r does not answer: %s", self._name, error)
+                _log.warning("the registry of the stream %r does not answer: %s", self.name, error)
                 continue
             if not counts:
                 _log.warning(
                     "rank %d of the stream %r was made again elsewhere: this server closes",
-                    self._rank,
-                    self._name,
+                    self.rank,
+                    self.name,
                 )
                 super().close()
                 return
@@ -260,12 +248,10 @@ class StreamServer(Server):
             return
         try:
             registry = self._registry()
-            if not ray.get(
-                registry.leave.remote(self._rank, entered.generation), timeout=_PATIENCE
-            ):
+            if not ray.get(registry.leave.remote(self.rank, entered.generation), timeout=_PATIENCE):
                 ray.kill(registry)
         except (RayError, GetTimeoutError, ValueError) as error:
-            _log.warning("the registry of the stream %r does not answer: %s", self._name, error)
+            _log.warning("the registry of the stream %r does not answer: %s", self.name, error)
 
     def close(self, drain: float = 1.0, restart: bool | None = None) -> None:
         """Close as :meth:`Server.close` does; producers go to another rank if there is one."""
@@ -277,7 +263,7 @@ class StreamServer(Server):
         super().close(drain, restart)
 
     def __repr__(self) -> str:
-        return f"StreamServer({self._name!r}, rank={self._rank})"
+        return f"StreamServer({self.name!r}, rank={self.rank})"
 
 
 def check_name(name: str) -> None:

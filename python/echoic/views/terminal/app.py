@@ -70,7 +70,6 @@ class Top(App[None]):
     """
 
     def __init__(self, connection: Connection, interval: float = 1.0) -> None:
-        """Make the application; it polls while it runs."""
         super().__init__()
         # The terminal's own sixteen colours on its own background.
         self.theme = "ansi-dark"

@@ -70,7 +70,6 @@ class LiveScreen(Screen[None]):
     """A screen that shows the readings of a monitor."""
 
     def __init__(self, monitor: Monitor) -> None:
-        """Make the screen; it is drawn once it is on top."""
         super().__init__()
         self._monitor = monitor
 
@@ -98,7 +97,6 @@ class Detail(LiveScreen):
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "app.pop_screen", "back")]
 
     def __init__(self, monitor: Monitor, key: Key) -> None:
-        """Make the screen of the table with this key."""
         super().__init__(monitor)
         self._key = key
         # Attributes for the same reason as in the first screen.

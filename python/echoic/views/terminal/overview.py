@@ -203,7 +203,6 @@ class Overview(LiveScreen):
     ]
 
     def __init__(self, monitor: Monitor) -> None:
-        """Make the parts, which are drawn once the screen is on top."""
         super().__init__(monitor)
         # Attributes rather than looked up by id: readings also come while a screen is mounted or
         # removed.

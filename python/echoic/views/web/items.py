@@ -50,7 +50,6 @@ class Items:
     """
 
     def __init__(self, address: str, options: Mapping[str, Any]) -> None:
-        """Keep the address; see the class for the arguments."""
         self._address = address
         self._options = {"timeout": 5.0, "reconnect": 5.0, **options}
         # At most one connection, however many browsers ask.

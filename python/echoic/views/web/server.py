@@ -80,7 +80,6 @@ class WebServer:
         port: int = 0,
         insecure: bool = False,
     ) -> None:
-        """Listen; see the class for the arguments."""
         family, _, _, _, at = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         if not ipaddress.ip_address(at[0]).is_loopback and not insecure:
             raise ValueError(
@@ -93,7 +92,6 @@ class WebServer:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
 
     def __enter__(self) -> Self:
-        """Start answering."""
         self._thread.start()
         return self
 
