@@ -1,4 +1,4 @@
-"""What a training run does over time: its own numbers, and those of the machine beside them."""
+"""Monitoring of a training run: its own numbers over time, and the machine's beside them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from echoic.errors import ArgumentError, ClosedError
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
     from numpy.typing import NDArray
     from typing_extensions import Self
@@ -41,7 +40,7 @@ __all__ = [
 
 
 class _Given:
-    """Notes by which names it was made: a default of 0 is no measurement."""
+    """Records the names that were given: a default of 0 is no measurement."""
 
     _given: set[str]
 
@@ -55,31 +54,10 @@ class _Given:
 class PerformanceMetrics(_Given):
     """The numbers of a moment. What was not measured is 0, and not in :attr:`measured`.
 
-    Attributes:
-        timestamp: In seconds, of :func:`time.time`.
-        step: Steps of the environment so far.
-        episode: Episodes so far.
-        policy_loss: Of the last update.
-        value_loss: As above.
-        kl_divergence: As above.
-        entropy_loss: As above.
-        total_reward: Of an episode.
-        episode_length: Its steps.
-        success_rate: The share of episodes that succeeded.
-        cpu_usage: Percent of all processors.
-        memory_usage: Percent of the machine's memory.
-        gpu_usage: Percent of the time that the accelerator computed.
-        gpu_memory: Percent of its memory.
-        kv_cache_hit_rate: The share of tokens that the cache had.
-        tokens_per_second: Read and written.
-        replay_buffer_size: Experiences in the replay.
-        hot_buffer_hit_rate: The share of samples from its hot part.
-        cold_buffer_hit_rate: The same of its cold part.
-        bandwidth_efficiency: What the tracker calls ``eta_bw``.
-        rollout_bandwidth_cost: What rollouts cost beyond what was reused.
-        rollout_time: Seconds of acting.
-        training_time: Seconds of learning.
-        total_time: Seconds since monitoring began.
+    Times are in seconds, usages in percent, rates shares from 0 to 1. ``timestamp`` is that of
+    :func:`time.time`; ``step`` and ``episode`` count from the beginning; losses are of the last
+    update; ``total_reward`` and ``episode_length`` are of an episode; the ``cpu``, ``memory`` and
+    ``gpu`` numbers are of the whole machine; ``bandwidth_efficiency`` is the tracker's ``eta_bw``.
     """
 
     timestamp: float
@@ -109,7 +87,7 @@ class PerformanceMetrics(_Given):
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """The names of what was given, or set to more than 0 since, in the order of the fields."""
+        """Names of the numbers that were given, or set since, in the order of the fields."""
         return tuple(
             name for name in METRIC_NAMES if name in self._given or getattr(self, name) != 0
         )
@@ -119,27 +97,46 @@ METRIC_NAMES = tuple(field.name for field in fields(PerformanceMetrics))
 
 
 def plain(value: Any) -> float | None:
-    """A number of Python, whatever it was of; None for what JSON does not have."""
+    """Convert to a number of Python; None for what JSON does not have."""
     if value is None:
         return None
     number = float(value)
     return number if math.isfinite(number) else None
 
 
+def _measured(metrics: PerformanceMetrics) -> dict[str, float | None]:
+    return {name: plain(getattr(metrics, name)) for name in metrics.measured}
+
+
+def _summary(values: NDArray[np.float64]) -> dict[str, float]:
+    return {
+        "mean": float(values.mean()),
+        "std": float(values.std()),
+        "min": float(values.min()),
+        "max": float(values.max()),
+    }
+
+
+def _write(filepath: str | os.PathLike[str], data: dict[str, Any]) -> None:
+    path = Path(filepath)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data, indent=1, allow_nan=False), encoding="utf-8")
+
+
 class MetricsLogger:
-    """Adds a line to a file for each moment; threads may do so at once."""
+    """Appends a line of JSON to a file for each moment; safe for threads."""
 
     def __init__(self, log_file: str | os.PathLike[str]) -> None:
         self.log_file = Path(log_file)
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
-        # A line is there for readers when it is written.
+        # Readers see a line as soon as it is written.
         self._file = self.log_file.open("a", encoding="utf-8", buffering=1)
         self._lock = threading.Lock()
 
     def log_metrics(self, metrics: PerformanceMetrics | Mapping[str, Any]) -> None:
         """Add a line: all numbers that were measured, or those of a mapping."""
         if isinstance(metrics, PerformanceMetrics):
-            metrics = {name: getattr(metrics, name) for name in metrics.measured}
+            metrics = _measured(metrics)
         line = json.dumps({name: plain(value) for name, value in metrics.items()})
         with self._lock:
             if self._file.closed:
@@ -154,21 +151,16 @@ class MetricsLogger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-# Below this share of its spread in a window, a trend is none.
+# Share of the spread in a window below which a trend is stable.
 _STABLE = 0.5
 
 
 class MetricsCollector:
-    """Keeps the last numbers, at most ``max_history`` moments; threads may add at once."""
+    """Keeps the numbers of the last ``max_history`` moments; safe for threads."""
 
     def __init__(self, max_history: int = 10_000) -> None:
         if max_history < 1:
@@ -186,40 +178,32 @@ class MetricsCollector:
 
     @property
     def metrics_history(self) -> tuple[PerformanceMetrics, ...]:
-        """Those that are kept, the newest last."""
+        """The kept moments, the newest last."""
         with self._lock:
             return tuple(self._history)
 
     def get_metric_summary(self, metric_name: str, window_size: int = 100) -> dict[str, float]:
-        """Return mean, deviation, extremes, median and count of a number of late; {} of nothing.
+        """Summarize a number over a window: mean, deviation, extremes, median and count.
 
-        Moments in which it was not measured, and numbers that are none (NaN, infinite), are left
-        out, and ``count`` tells.
+        Moments without it, and values that are not finite, are left out; {} if none remain.
         """
         values = self._values(metric_name, window_size)
         values = values[np.isfinite(values)]
         if not values.size:
             return {}
-        return {
-            "mean": float(values.mean()),
-            "std": float(values.std()),
-            "min": float(values.min()),
-            "max": float(values.max()),
-            "median": float(np.median(values)),
-            "count": int(values.size),
-        }
+        return {**_summary(values), "median": float(np.median(values)), "count": int(values.size)}
 
     def get_all_metrics_summary(self, window_size: int = 100) -> dict[str, dict[str, float]]:
-        """Return the same of every number."""
+        """Summarize every number."""
         found = {name: self.get_metric_summary(name, window_size) for name in METRIC_NAMES}
         return {name: summary for name, summary in found.items() if summary}
 
     def get_trend_analysis(self, metric_name: str, window_size: int = 100) -> dict[str, Any]:
-        """Return where a number goes: ``trend_slope`` (by moment), ``trend_direction``, values.
+        """Fit a line through a window: ``trend_slope`` per moment, ``trend_direction``, values.
 
-        The direction is ``"increasing"`` or ``"decreasing"`` if the line through the window rises
-        or falls by more than half of what the values vary around it, and else ``"stable"``. It
-        does not depend on the number's unit. {} before there is a whole window.
+        The direction is ``"increasing"`` or ``"decreasing"`` if the line rises or falls by more
+        than half of what the values vary around it, and else ``"stable"``. It does not depend on
+        the number's unit. {} before there is a whole window.
         """
         if window_size < 2:
             raise ArgumentError(f"window_size must be at least 2, not {window_size}")
@@ -241,19 +225,14 @@ class MetricsCollector:
         }
 
     def export_metrics(self, filepath: str | os.PathLike[str]) -> None:
-        """Write all that is kept, and summaries, as JSON."""
+        """Write the kept moments and their summaries as JSON."""
         data = {
             "timestamp": time.time(),
             "total_metrics": self._total,
-            "metrics_history": [
-                {name: plain(getattr(one, name)) for name in one.measured}
-                for one in self.metrics_history
-            ],
+            "metrics_history": [_measured(one) for one in self.metrics_history],
             "metric_summaries": self.get_all_metrics_summary(),
         }
-        path = Path(filepath)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(data, indent=1, allow_nan=False), encoding="utf-8")
+        _write(filepath, data)
 
     def _values(self, name: str, window: int) -> NDArray[np.float64]:
         if name not in METRIC_NAMES:
@@ -272,9 +251,9 @@ _LONGEST = 1000
 
 
 class SystemMonitor:
-    """Looks at the machine every ``monitoring_interval`` seconds, from a thread of its own.
+    """Reads the machine's usage every ``monitoring_interval`` seconds, in a thread of its own.
 
-    All four numbers are in percent; those of an accelerator are 0 where there is none.
+    All four numbers are in percent; those of an accelerator are 0 without one.
     """
 
     def __init__(self, monitoring_interval: float = 1.0) -> None:
@@ -288,16 +267,16 @@ class SystemMonitor:
 
     @property
     def monitoring_active(self) -> bool:
-        """Whether it looks."""
+        """Whether the thread runs."""
         return self._thread is not None
 
     def start_monitoring(self) -> None:
-        """Begin to look; one that does goes on."""
+        """Start the thread, if it does not run."""
         with self._lock:
             if self._thread is not None:
                 return
-            # One for each thread: clearing that of a thread that was just told to end would keep
-            # it alive.
+            # One for each thread: clearing that of a thread that is about to end would keep it
+            # alive.
             self._end = threading.Event()
             self._thread = threading.Thread(
                 target=self._look, args=(self._end,), name="echoic-system-monitor", daemon=True
@@ -305,7 +284,7 @@ class SystemMonitor:
             self._thread.start()
 
     def stop_monitoring(self) -> None:
-        """Look no longer; its thread has ended when this returns."""
+        """Stop the thread, and wait for its end."""
         with self._lock:
             thread, self._thread = self._thread, None
             self._end.set()
@@ -313,25 +292,19 @@ class SystemMonitor:
             thread.join()
 
     def get_current_metrics(self) -> dict[str, float]:
-        """Return what was seen last; it looks now if it never did."""
+        """Return the last reading; read now if there is none."""
         if not self._history:
             self._history.append(self._read())
         return dict(self._history[-1])
 
     def get_metrics_summary(self, window_size: int = 100) -> dict[str, dict[str, float]]:
-        """Return mean, deviation, extremes and the last of each number, of late."""
+        """Summarize each number over a window: mean, deviation, extremes and the last."""
         seen = list(self._history)[-window_size:]
-        found = {}
-        for name in NAMES if seen else ():
-            values = np.array([one[name] for one in seen])
-            found[name] = {
-                "mean": float(values.mean()),
-                "std": float(values.std()),
-                "min": float(values.min()),
-                "max": float(values.max()),
-                "current": float(values[-1]),
-            }
-        return found
+        columns = {name: np.array([one[name] for one in seen]) for name in NAMES if seen}
+        return {
+            name: {**_summary(values), "current": float(values[-1])}
+            for name, values in columns.items()
+        }
 
     def _look(self, end: threading.Event) -> None:
         while True:
@@ -352,10 +325,10 @@ class SystemMonitor:
 def _accelerator() -> tuple[float, float]:
     torch: Any = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
-    # Asking must not be what starts it.
+    # Reading must not initialize it.
     if cuda is None or not cuda.is_available() or not cuda.is_initialized():
         return 0.0, 0.0
-    # The driver's library has errors of its own, and needs a package of its maker.
+    # The driver's library raises its own errors, and needs a package of its vendor.
     usage = memory = 0.0
     with contextlib.suppress(Exception):
         free, total = cuda.mem_get_info()
@@ -373,8 +346,15 @@ _SHOWN = ("total_reward", "success_rate", "policy_loss", "tokens_per_second", "c
 class PerformanceMonitor:
     """Joins a run's numbers with the machine's.
 
-    Its thread, that of the system monitor, runs between :meth:`start_monitoring` and
-    :meth:`stop_monitoring`, or within ``with``.
+    The system monitor's thread runs between :meth:`start_monitoring` and :meth:`stop_monitoring`,
+    or within ``with``.
+
+    Args:
+        metrics_collector: Keeps the numbers.
+        system_monitor: Reads the machine's usage.
+        log_interval: Seconds between two lines of the log.
+        server: A server in this process that shows the latest numbers with its own: to
+            Prometheus, ``echoic top``, the dashboard and ``Connection.server_stats``.
 
     Example:
         >>> from echoic.agents.monitoring import PerformanceMonitor
@@ -392,15 +372,6 @@ class PerformanceMonitor:
         *,
         server: echoic.Server | None = None,
     ) -> None:
-        """Prepare a monitor.
-
-        Args:
-            metrics_collector: What keeps the numbers.
-            system_monitor: What looks at the machine.
-            log_interval: Seconds between two lines of the log.
-            server: A server in this process that shows the latest numbers with its own: to
-                Prometheus, ``echoic top``, the dashboard and ``Connection.server_stats``.
-        """
         self.metrics_collector = metrics_collector or MetricsCollector()
         self.system_monitor = system_monitor or SystemMonitor()
         self.log_interval = log_interval
@@ -411,12 +382,12 @@ class PerformanceMonitor:
         self._lock = threading.Lock()
 
     def start_monitoring(self) -> None:
-        """Begin to look at the machine, and to count time."""
+        """Start the system monitor, and count time from now."""
         self._began = self._logged = time.monotonic()
         self.system_monitor.start_monitoring()
 
     def stop_monitoring(self) -> None:
-        """End; the thread has ended when this returns, and the server shows nothing more of it."""
+        """Stop the system monitor, and remove the numbers from the server."""
         self.system_monitor.stop_monitoring()
         if self._server is not None and not self._server.closed:
             for name in METRIC_NAMES:
@@ -434,16 +405,13 @@ class PerformanceMonitor:
         Args:
             step: Steps of the environment so far.
             episode: Episodes so far.
-            training_metrics: Numbers by the names of :class:`PerformanceMetrics`; others are left
-                out.
-            echo_rl_metrics: As above; of a name that both have, this one counts.
+            training_metrics: Numbers by the names of :class:`PerformanceMetrics`; other names, and
+                values that are no numbers, are left out.
+            echo_rl_metrics: More of them, which override the former.
         """
-        told = {**training_metrics, **(echo_rl_metrics or {})}
-        known = {}
-        for name in METRIC_NAMES:
-            # A number that there is not must not end a training run.
-            if name not in _GIVEN and (number := _number(told.get(name))) is not None:
-                known[name] = number
+        given = {**training_metrics, **(echo_rl_metrics or {})}
+        numbers = {name: _number(given.get(name)) for name in METRIC_NAMES if name not in _GIVEN}
+        known = {name: number for name, number in numbers.items() if number is not None}
         seen = self.system_monitor.get_current_metrics()
         now = time.monotonic()
         metrics = PerformanceMetrics(
@@ -464,50 +432,45 @@ class PerformanceMonitor:
                 self._logged = now
             callbacks = tuple(self._callbacks)
         if due:
-            _log.info("step %d, episode %d: %s", step, episode, _short(metrics))
+            shown = (name for name in _SHOWN if name in metrics.measured)
+            text = ", ".join(f"{name} {getattr(metrics, name):.4g}" for name in shown)
+            _log.info("step %d, episode %d: %s", step, episode, text)
         for callback in callbacks:
-            _call(callback, metrics)
+            try:
+                callback(metrics)
+            except Exception:  # a picture that can't be drawn must not end a training run
+                _log.warning("a callback of the monitor failed", exc_info=True)
 
     def add_performance_callback(self, callback: Callable[[PerformanceMetrics], None]) -> None:
-        """Call something with the numbers of each moment; its errors are logged."""
+        """Call a function with the numbers of each moment; its errors are logged."""
         with self._lock:
             self._callbacks.append(callback)
 
     def get_performance_report(self) -> dict[str, Any]:
         """Return the latest numbers, summaries and trends, ready for JSON."""
-        history = self.metrics_collector.metrics_history
-        latest = history[-1] if history else None
+        collector = self.metrics_collector
+        history = collector.metrics_history
         window = min(len(history), 100)
-        trends = {}
-        for name in METRIC_NAMES if window > 1 else ():
-            trend = self.metrics_collector.get_trend_analysis(name, window)
-            if trend:
-                trends[name] = {
-                    key: trend[key] for key in ("trend_slope", "trend_direction", "window_size")
-                }
+        kept = ("trend_slope", "trend_direction", "window_size")
+        found = (
+            {name: collector.get_trend_analysis(name, window) for name in METRIC_NAMES}
+            if window > 1
+            else {}
+        )
         return {
             "total_time": time.monotonic() - self._began,
             "moments": len(history),
-            "latest": (
-                {
-                    name: plain(getattr(latest, name))
-                    for name in METRIC_NAMES
-                    if name in latest.measured
-                }
-                if latest
-                else {}
-            ),
-            "metrics": self.metrics_collector.get_all_metrics_summary(),
+            "latest": _measured(history[-1]) if history else {},
+            "metrics": collector.get_all_metrics_summary(),
             "system": self.system_monitor.get_metrics_summary(),
-            "trends": trends,
+            "trends": {
+                name: {key: trend[key] for key in kept} for name, trend in found.items() if trend
+            },
         }
 
     def export_performance_data(self, filepath: str | os.PathLike[str]) -> None:
         """Write the report as JSON."""
-        path = Path(filepath)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(self.get_performance_report(), indent=1, allow_nan=False)
-        path.write_text(text, encoding="utf-8")
+        _write(filepath, self.get_performance_report())
 
     def __enter__(self) -> Self:
         self.start_monitoring()
@@ -515,18 +478,6 @@ class PerformanceMonitor:
 
     def __exit__(self, *_: object) -> None:
         self.stop_monitoring()
-
-
-def _call(callback: Callable[[PerformanceMetrics], None], metrics: PerformanceMetrics) -> None:
-    try:
-        callback(metrics)
-    except Exception:  # a picture that can't be drawn must not end a training run
-        _log.warning("a callback of the monitor failed", exc_info=True)
-
-
-def _short(metrics: PerformanceMetrics) -> str:
-    shown = (name for name in _SHOWN if name in metrics.measured)
-    return ", ".join(f"{name} {getattr(metrics, name):.4g}" for name in shown)
 
 
 def _number(value: Any) -> float | None:

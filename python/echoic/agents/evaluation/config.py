@@ -144,7 +144,7 @@ class BenchmarkConfig:
         ):
             if unknown := sorted(set(getattr(self, name)) - known):
                 listed = ", ".join(sorted(known))
-                raise ArgumentError(f"{name} has {unknown[0]!r}, which is none of {listed}")
+                raise ArgumentError(f"{name} has {unknown[0]!r}, which is not one of {listed}")
 
     @property
     def training_steps(self) -> int:

@@ -29,7 +29,7 @@ _PLACES_FOR = {
     "pick_cool_then_place_in_recep": ("Fridge", "Coolable"),
 }
 _LAMP = "DeskLamp"
-# The tables don't tell where lamps stand.
+# The tables don't have the places of lamps.
 _DESKS = ("Desk", "SideTable", "Dresser")
 _OPENABLE = ("Fridge", "Cabinet", "Microwave", "Drawer", "Safe", "Box")
 # Types that the rules name, whether a room has them or not.
@@ -229,7 +229,7 @@ def _solved(path: Path) -> list[str] | None:
 
 def _planned(env: Any) -> list[str] | None:
     """What Fast Downward would do from here on."""
-    # It has no other door: the environment's own plans anew after each step, for seconds.
+    # Private, because the environment's own way plans again after each step, for seconds.
     plan = env._pddl_state.replan(env._entity_infos)
     return [str(step) for step in plan] if plan else None
 
