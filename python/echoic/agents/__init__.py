@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from echoic.agents.evaluation import *
     from echoic.agents.latent_planning import *
     from echoic.agents.learners import *
+    from echoic.agents.llm import *
     from echoic.agents.monitoring import *
     from echoic.agents.prioritized_replay import *
     from echoic.agents.remote_execution import *
@@ -47,6 +48,7 @@ _MODULES = {
         "GAECalculator GRPOConfig GRPOLearner LoRAConfig PPOConfig PPOLearner PPOTrainingStep "
         "RLOOConfig RLOOLearner ValueNetwork"
     ),
+    "llm": "LLMConfig LLMTrainer",
     "monitoring": (
         "MetricsCollector MetricsLogger PerformanceMetrics PerformanceMonitor SystemMonitor"
     ),

@@ -5,7 +5,7 @@ library; the engine wraps such models by itself.
 """
 
 from echoic.agents.async_execution.batcher import Batcher
-from echoic.agents.async_execution.cache import KVCacheManager
+from echoic.agents.async_execution.cache import KVCacheManager, PagePool
 from echoic.agents.async_execution.config import ExecutionConfig
 from echoic.agents.async_execution.engine import AsyncExecutionEngine
 from echoic.agents.async_execution.model import (
@@ -16,7 +16,6 @@ from echoic.agents.async_execution.model import (
     TinyConfig,
     TinyTransformer,
 )
-from echoic.agents.async_execution.pool import PagePool
 from echoic.agents.async_execution.radix import RadixTree
 from echoic.agents.async_execution.rollouts import (
     RolloutRequest,

@@ -1,7 +1,12 @@
 """The prefix cache: keys and values that outlive the rollout that computed them.
 
-A manager joins a pool of pages with a radix tree of their tokens. Rollouts take pages, publish what
-they computed to the tree, and start where the longest cached prefix of their tokens ends. When
+A :class:`PagePool` has a fixed number of pages, each for the keys and values of one token in all
+layers. Their contents are in *planes*: tensors with a row for each page, two for each layer of a
+model. A page is a number, so reading a sequence is one gather. Pages of one token let sequences
+share exactly the tokens that they have in common, without copying a half-filled page.
+
+A manager joins a pool with a radix tree of the tokens in its pages. Rollouts take pages, publish
+what they computed to the tree, and start where the longest cached prefix of their tokens ends. When
 pages run out, ends of unused prefixes are evicted, the longest unused first. New weights flush the
 cache: keys and values of other weights are never read again.
 
@@ -25,7 +30,6 @@ import numpy as np
 import torch
 
 from echoic.agents.async_execution.config import ExecutionConfig
-from echoic.agents.async_execution.pool import PagePool
 from echoic.agents.async_execution.radix import Node, RadixTree
 from echoic.agents.devices import resolve
 from echoic.errors import ArgumentError
@@ -35,7 +39,78 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["KVCacheManager", "as_tokens"]
+
+__all__ = ["KVCacheManager", "PagePool", "as_tokens"]
+
+
+class PagePool:
+    """A fixed number of pages, and which of them are free.
+
+    Invariants: ``free + taken == capacity``; the free pages are ``_stack[:free]``, each once;
+    ``versions[page]`` is the version of the weights that filled the page, and -1 if it is free.
+
+    >>> pool = PagePool(4, [((2, 8), torch.float32)], torch.device("cpu"))
+    >>> pages = pool.take(3, version=0)
+    >>> pool.free
+    1
+    >>> pool.give_back(pages)
+    >>> pool.free, pool.nbytes
+    (4, 256)
+
+    Args:
+        capacity: Number of pages.
+        planes: For each plane the shape and the dtype of a row.
+        device: Device of the planes.
+    """
+
+    def __init__(
+        self, capacity: int, planes: Sequence[tuple[tuple[int, ...], Any]], device: Any
+    ) -> None:
+        self.capacity = capacity
+        # Pages are written before they are read; unused memory is not touched.
+        self.planes = [
+            torch.empty((capacity, *shape), dtype=dtype, device=device) for shape, dtype in planes
+        ]
+        self.versions: NDArray[np.int64] = np.full(capacity, -1, np.int64)
+        self._stack: NDArray[np.int64] = np.arange(capacity, dtype=np.int64)[::-1].copy()
+        self.free = capacity
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all planes. They never change."""
+        return sum(int(plane.numel()) * int(plane.element_size()) for plane in self.planes)
+
+    def take(self, count: int, version: int) -> NDArray[np.int64]:
+        """Take ``count`` pages, to be filled by the weights of ``version``.
+
+        Raises:
+            ArgumentError: If fewer are free. None was taken.
+        """
+        if count > self.free:
+            raise ArgumentError(f"{count} pages were requested, and {self.free} are free")
+        self.free -= count
+        pages = self._stack[self.free : self.free + count].copy()
+        self.versions[pages] = version
+        return pages
+
+    def give_back(self, pages: NDArray[np.int64]) -> None:
+        """Free ``pages``.
+
+        Raises:
+            ArgumentError: If one of them is free already.
+        """
+        if len(pages) == 0:
+            return
+        if (self.versions[pages] < 0).any():
+            raise ArgumentError("a page that is free was given back")
+        self.versions[pages] = -1
+        self._stack[self.free : self.free + len(pages)] = pages
+        self.free += len(pages)
+
+    def read(self, pages: NDArray[np.int64]) -> list[Any]:
+        """Return copies of ``pages``, plane by plane."""
+        rows = torch.from_numpy(pages)
+        return [plane[rows.to(plane.device)] for plane in self.planes]
 
 
 def as_tokens(sequence: Any) -> tuple[Hashable, ...]:

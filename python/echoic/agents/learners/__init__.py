@@ -3,13 +3,18 @@
 Importing this module imports torch.
 """
 
-from echoic.agents.learners.actor_critic import ValueNetwork
-from echoic.agents.learners.grpo import GRPOConfig, GRPOLearner, RLOOConfig, RLOOLearner
 from echoic.agents.learners.lora import LoRAConfig, add_lora, merge_lora, without_lora
-from echoic.agents.learners.ppo import PPOConfig, PPOLearner
+from echoic.agents.learners.ppo import PPOConfig, PPOLearner, ValueNetwork
 from echoic.agents.learners.steps import GAECalculator, PPOTrainingStep
 from echoic.agents.learners.token_batch import TokenBatch
-from echoic.agents.learners.tokens import TokenLearner, TokenLearnerConfig
+from echoic.agents.learners.tokens import (
+    GRPOConfig,
+    GRPOLearner,
+    RLOOConfig,
+    RLOOLearner,
+    TokenLearner,
+    TokenLearnerConfig,
+)
 
 __all__ = [
     "GAECalculator",

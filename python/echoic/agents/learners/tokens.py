@@ -1,8 +1,18 @@
-"""Learners of causal language models from rewarded answers: what GRPO and RLOO share.
+"""GRPO and RLOO: causal language models that learn by comparing answers to the same prompt.
 
 A :class:`TokenLearner` takes a batch of groups, compares each token's probability with the one that
 it had when it was drawn, and raises that of items which earned more than the rest of their group.
-A subclass computes the :meth:`~TokenLearner.advantages`; all else is a :class:`TokenLearnerConfig`.
+
+GRPO, after Shao et al., "DeepSeekMath" (2024, arXiv:2402.03300), compares an answer with the mean
+of its group. Later variants are settings: the asymmetric clip and the mean over all tokens of DAPO
+(arXiv:2503.14476), the fixed length and the missing deviation of Dr. GRPO (arXiv:2503.20783),
+ratios of whole sequences of GSPO (arXiv:2507.18071).
+
+RLOO, after Kool et al., "Buy 4 REINFORCE samples, get a baseline for free!" (2019), and Ahmadian
+et al. (2024, arXiv:2402.14740), is REINFORCE with the mean of the *other* answers as the baseline.
+A whole answer is one action, and the divergence from the reference is subtracted from its reward.
+As an answer is not part of its own baseline, the gradient is unbiased; with the mean of the group
+it would be too small by ``1 / k``, for k answers.
 
 Invariants:
 
@@ -49,6 +59,7 @@ from echoic.agents.learners.token_loss import (
 from echoic.agents.learners.updates import MasterWeights, clipped_gain, step
 from echoic.errors import ArgumentError, CheckpointError
 from echoic.primitives import (
+    compute_batch_group_advantages,
     compute_batch_token_kl,
     compute_effective_sample_size,
     compute_token_kl,
@@ -65,7 +76,14 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["TokenLearner", "TokenLearnerConfig"]
+__all__ = [
+    "GRPOConfig",
+    "GRPOLearner",
+    "RLOOConfig",
+    "RLOOLearner",
+    "TokenLearner",
+    "TokenLearnerConfig",
+]
 
 Schedule = Literal["constant", "linear", "cosine"]
 
@@ -562,3 +580,103 @@ def _plain(tree: Any) -> Any:
     if isinstance(tree, dict):
         return {name: _plain(value) for name, value in tree.items()}
     return [_plain(value) for value in tree] if isinstance(tree, tuple | list) else tree
+
+
+@dataclass(frozen=True)
+class GRPOConfig(TokenLearnerConfig):
+    """How GRPO learns."""
+
+    #: Whose standard deviation advantages are divided by.
+    scale: Literal["group", "batch", "none"] = "group"
+    #: 1 reduces the count by one for a variance, as TRL does.
+    ddof: Literal[0, 1] = 0
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        super().__post_init__()
+        _checks.one_of(self, "scale", ("group", "batch", "none"))
+        _checks.one_of(self, "ddof", (0, 1))
+
+
+class GRPOLearner(TokenLearner):
+    """A token policy that learns by GRPO.
+
+    >>> import torch
+    >>> from echoic.agents.learners import GRPOConfig, GRPOLearner, TokenBatch
+    >>> # The logits of what follows each of eight tokens.
+    >>> bigrams = torch.nn.Embedding.from_pretrained(torch.zeros(8, 8), freeze=False)
+    >>> learner = GRPOLearner(bigrams, GRPOConfig(learning_rate=0.1), device="cpu")
+    >>> guess = -2.0794  # log(1 / 8): all tokens are alike at first.
+    >>> batch = TokenBatch.from_items(
+    ...     tokens=[[1, 5], [1, 3]], logprobs=[[0, guess]] * 2, mask=[[0, 1]] * 2,
+    ...     rewards=[1.0, 0.0], group_sizes=[2],
+    ... )
+    >>> metrics = learner.update(batch)
+    >>> metrics["tokens"], round(metrics["ratio_mean"], 3), metrics["clip_fraction"]
+    (2, 1.0, 0.0)
+    >>> liked, disliked = learner.policy.weight[1, [5, 3]].tolist()
+    >>> round(liked, 3), round(disliked, 3)
+    (0.1, -0.1)
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        config: GRPOConfig | None = None,
+        *,
+        reference: Any = None,
+        device: str | torch.device = "auto",
+    ) -> None:
+        super().__init__(policy, config or GRPOConfig(), reference=reference, device=device)
+        self.config: GRPOConfig
+
+    def advantages(self, rewards: Array, group_offsets: Array) -> Array:
+        """Return ``(r − mean of the group) / deviation``, by ``echoic.primitives``."""
+        return np.asarray(
+            compute_batch_group_advantages(
+                rewards, offsets=group_offsets, scale=self.config.scale, ddof=self.config.ddof
+            )
+        )
+
+
+@dataclass(frozen=True)
+class RLOOConfig(TokenLearnerConfig):
+    """How RLOO learns. On policy these defaults are REINFORCE, sequence by sequence."""
+
+    # The gradient of a ratio at 1 is that of the sum of an item's log-probabilities.
+    ratio_level: RatioLevel = "sequence"
+    aggregation: Aggregation = "sequence_mean"
+    # In a reward k1 has no bias, nor has its gradient.
+    kl_kind: KlKind = "k1"
+    kl_place: Literal["loss", "reward"] = "reward"
+
+
+class RLOOLearner(TokenLearner):
+    """A token policy that learns by RLOO. A group of one item has nothing to be compared with.
+
+    >>> import numpy as np
+    >>> from torch import nn
+    >>> from echoic.agents.learners import RLOOLearner
+    >>> bigrams = nn.Embedding(8, 8)  # The logits of what follows each of eight tokens.
+    >>> learner = RLOOLearner(bigrams, device="cpu")
+    >>> learner.advantages(np.array([0.0, 0.0, 3.0, 1.0]), np.array([0, 3, 4]))
+    array([-1.5, -1.5,  3. ,  0. ])
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        config: RLOOConfig | None = None,
+        *,
+        reference: Any = None,
+        device: str | torch.device = "auto",
+    ) -> None:
+        super().__init__(policy, config or RLOOConfig(), reference=reference, device=device)
+
+    def advantages(self, rewards: Array, group_offsets: Array) -> Array:
+        """Return ``r − mean of the others``, by ``echoic.primitives``."""
+        return np.asarray(
+            compute_batch_group_advantages(
+                rewards, offsets=group_offsets, baseline="leave_one_out", scale="none"
+            )
+        )

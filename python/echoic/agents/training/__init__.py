@@ -12,14 +12,14 @@ from echoic.agents._lazy import lazily
 if TYPE_CHECKING:
     from echoic.agents.training.acting import *
     from echoic.agents.training.config import *
-    from echoic.agents.training.metrics import *
+    from echoic.agents.training.records import *
     from echoic.agents.training.rewards import *
     from echoic.agents.training.trainer import *
 
 _MODULES = {
     "acting": "TrainedPolicy",
     "config": "TrainingConfig",
-    "metrics": "TrainingMetrics",
+    "records": "TrainingMetrics",
     "rewards": "PreferenceReward RewardModel",
     "trainer": "EchoRLTrainer",
 }

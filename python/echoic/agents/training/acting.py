@@ -14,7 +14,7 @@ import torch
 from echoic.agents.episodes import Decision
 from echoic.agents.latent_planning.encoder import TrajectoryEncoder
 from echoic.agents.latent_planning.policy import PolicyNetwork
-from echoic.agents.learners.actor_critic import masked
+from echoic.agents.learners.ppo import masked
 from echoic.agents.training.segments import shown, windows_for
 
 if TYPE_CHECKING:

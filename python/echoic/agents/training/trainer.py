@@ -42,8 +42,7 @@ from echoic.agents.training.acting import ActingNetworks, TrainedPolicy, publish
 from echoic.agents.training.actors import Evaluator
 from echoic.agents.training.config import TrainingConfig
 from echoic.agents.training.learner import learner_of
-from echoic.agents.training.metrics import TrainingMetrics
-from echoic.agents.training.records import Records, memory_mib
+from echoic.agents.training.records import Records, TrainingMetrics, memory_mib
 from echoic.agents.training.segments import batch_of, example_of
 from echoic.agents.training.workers import (
     TABLE,
