@@ -76,7 +76,7 @@ def _number(path: str, doc: str) -> Any:
     return property(attrgetter(path), doc=doc)
 
 
-@dataclass(frozen=True)
+@dataclass
 class SampleInfo:
     """Numbers of the stream, as of the moment when its batch was taken.
 
@@ -90,17 +90,12 @@ class SampleInfo:
 
     store_size = _number("stats.store_size", "Samples stored and not yet taken.")
     active_connections = _number("stats.connections", "Clients that are connected.")
-    push_blocked_count = _number(
-        "stats.blocked_pushes", "Times that a sample waited for room; one of ``submit`` counts too."
-    )
-    samples_inserted_total = _number(
-        "stats.received_samples", "Samples stored for clients, so without those of ``submit``."
-    )
+    push_blocked_count = _number("stats.blocked_pushes", "Times that a sample waited for room.")
+    # Without those of `submit`.
+    samples_inserted_total = _number("stats.received_samples", "Samples stored for clients.")
     notify_count = _number("stats.batches_total", "Batches completed: each wakes a consumer.")
     cas_success_total = _number("stats.inserted_total", "Samples that got a place.")
-    cas_failure_total = _number(
-        "stats.contention", "Times a producer looked again, as another was opening a batch."
-    )
+    cas_failure_total = _number("stats.contention", "Times that a producer had to look again.")
     reservation_retries_total = cas_failure_total
     # There are no queues before the ring and no drainers: connections write into it themselves.
     queue_depth_sum = queue_depth_max = 0

@@ -117,10 +117,5 @@ class TcpClient(RemoteStream):
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise ConnectionClosedError(f"the client of {self.address} is closed")
 
-    @property
-    def _closed(self) -> _Closed:
-        return _Closed(self)
-
-    @property
-    def _in_flight_count(self) -> int:
-        return int(self.stats()["pending"])
+    _closed = property(_Closed)
+    _in_flight_count = property(lambda self: int(self.stats()["pending"]))

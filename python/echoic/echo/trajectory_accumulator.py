@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -57,22 +58,28 @@ class TrajectoryAccumulator:
         if not isinstance(example, dict):
             raise TypeError(f"expected a dict of trees by name, got a {type(example).__name__}")
         self._native = _native.TrajectoryAccumulator(example)
-        # How many slots a timescale has, and a step of it that is all zeros.
+        # How many slots a timescale has.
         self._counts: dict[str, int] = {}
-        self._zeros: dict[str, Any] = {}
+        # The leaves of a step with one more axis in front, its structure, and the memory as a step.
+        self._steps: dict[str, tuple[list[Any], Any, Any]] = {}
+        # Timescales whose values are cast and broadcast before they are added.
+        self._loose: set[str] = set()
         for name, tree in example.items():
-            arrays = optree.tree_map(np.asarray, tree)
-            shapes = [leaf.shape for leaf in optree.tree_leaves(arrays)]
-            firsts = sorted({shape[0] if shape else 0 for shape in shapes})
-            single = () in shapes or firsts == [1]
-            if not single and len(firsts) > 1:
+            arrays, spec = optree.tree_flatten(optree.tree_map(np.asarray, tree))
+            firsts = sorted({leaf.shape[0] if leaf.ndim else 0 for leaf in arrays})
+            if firsts == [1] or not all(leaf.ndim for leaf in arrays):
+                self._counts[name] = 1
+                self._loose.add(name)
+                steps = [np.zeros((1, *leaf.shape), leaf.dtype) for leaf in arrays]
+            elif len(firsts) == 1:
+                [self._counts[name]] = firsts
+                steps = [np.zeros((1, *leaf.shape[1:]), leaf.dtype) for leaf in arrays]
+            else:
                 raise SpecError(
                     f"all leaves of timescale {name!r} must have the same leading dimension, got "
                     f"{firsts}; it has one slot if a leaf has no axes, or if all of these are 1"
                 )
-            self._counts[name] = 1 if single else firsts[0]
-            steps = arrays if single else optree.tree_map(lambda leaf: leaf[0], arrays)
-            self._zeros[name] = optree.tree_map(np.zeros_like, steps)
+            self._steps[name] = steps, spec, spec.unflatten([leaf[0, ...] for leaf in steps])
         self._add = self._native.add
         self.reset = self._native.reset
 
@@ -87,19 +94,30 @@ class TrajectoryAccumulator:
             ValueError: If the data does not fit.
         """
         try:
-            self._add(name, data)
-        except (SpecError, TrajectoryError):
+            self._add(name, self._fit(name, data) if name in self._loose else data)
+        except SpecError:
+            # As this value, the next one most likely.
+            self._loose.add(name)
+            self._add(name, self._fit(name, data))
+        except TrajectoryError:
             if name not in self._counts:
+                known = list(self._counts)
                 raise _UnknownError(
-                    f"unknown timescale {name!r}, expected one of {list(self._counts)}"
+                    f"unknown timescale {name!r}, expected one of {known}"
                 ) from None
             slot, capacity = self._native.fill[name]
-            count = capacity or self._counts[name]
-            if slot >= count:
-                raise _FullError(
-                    f"Timescale {name!r} has {count} slots, but you tried to add at index {slot}"
-                ) from None
-            self._add(name, optree.tree_map(_fit, self._zeros[name], data))
+            if slot != capacity:
+                raise
+            raise _FullError(
+                f"Timescale {name!r} has {slot} slots, but you tried to add at index {slot}"
+            ) from None
+
+    def _fit(self, name: str, data: Any) -> Any:
+        """Return a step with the data, in memory that the next call writes again."""
+        leaves, spec, step = self._steps[name]
+        for leaf, value in zip(leaves, spec.flatten_up_to(data), strict=True):
+            leaf[...] = value
+        return step
 
     def build(self) -> dict[str, Any]:
         """Hand out the trajectory, without copying it, and begin a new one.
@@ -107,19 +125,17 @@ class TrajectoryAccumulator:
         Steps that are missing are zeros. The arrays stay as they are for as long as they are kept.
         """
         for name, (filled, capacity) in self._native.fill.items():
+            leaves, _, step = self._steps[name]
             for _ in range(filled, capacity or self._counts[name]):
-                self._add(name, self._zeros[name])
+                for leaf in leaves:
+                    leaf[...] = 0
+                self._add(name, step)
         return self._native.build()
 
-    @property
-    def fill(self) -> dict[str, tuple[int, int | None]]:
-        """For each timescale, how many of how many; ``None`` before its first value."""
-        return self._native.fill
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no step is missing."""
-        return self._native.is_full
+    fill = property(
+        attrgetter("_native.fill"), doc="How many of how many slots; ``None`` before a value came."
+    )
+    is_full = property(attrgetter("_native.is_full"), doc="Whether no step is missing.")
 
     def __repr__(self) -> str:
         """Return how full each timescale is."""
@@ -140,9 +156,3 @@ class TrajectoryAccumulator:
                 at = ... if capacity == 1 else step
                 self._add(name, optree.tree_map(lambda leaf, at=at: leaf[at], tree[name]))
         return tree
-
-
-def _fit(zeros: Any, value: Any) -> Any:
-    """Return a value with the dtype and shape of a slot."""
-    # It may have a first axis of length 1.
-    return np.broadcast_to(np.asarray(value), (1, *zeros.shape))[0].astype(zeros.dtype)
