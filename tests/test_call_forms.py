@@ -54,19 +54,34 @@ def test_replay_buffers() -> None:
     }
 
 
+def test_a_missing_next_observation_is_zeros(tmp_path: Path) -> None:
+    obs, action = np.ones(4, np.float32), np.zeros(1, np.float32)
+    for buf in (
+        rlox.ReplayBuffer(10, 4, 1),
+        rlox.PrioritizedReplayBuffer(10, 4, 1),
+        rlox.MmapReplayBuffer(4, 10, 4, 1, str(tmp_path / "cold.bin")),
+    ):
+        buf.push(obs=obs, action=action, reward=1.0, terminated=True, truncated=False)
+        batch = buf.sample(2, 1)
+        assert (batch["next_obs"].tolist(), batch["terminated"].tolist()) == ([[0] * 4] * 2, [1, 1])
+
+
 def test_errors_have_the_classes_of_rlox(tmp_path: Path) -> None:
     obs, action = np.ones(4, np.float32), np.zeros(1, np.float32)
     mapped = rlox.MmapReplayBuffer(4, 10, 4, 1, str(tmp_path / "cold.bin"))
     prioritized, table = rlox.PrioritizedReplayBuffer(10, 4, 1), rlox.ExperienceTable(4, 1)
-    for wrong in ((obs[:3], action), (obs, np.zeros(2, np.float32))):
-        with pytest.raises(RuntimeError, match="expected"):
-            table.push(*wrong, 1.0, False, False, obs)
-    with pytest.raises(RuntimeError, match="next_obs"):
-        table.push(obs, action, 1.0, False, False, obs[:2])
-    assert len(table) == 0
-    for buf in (rlox.ReplayBuffer(10, 4, 1), prioritized, mapped):
-        with pytest.raises(RuntimeError, match="empty"):
-            buf.sample(1, 1)
+    for buf in (rlox.ReplayBuffer(10, 4, 1), prioritized, mapped, table):
+        for wrong in ((obs[:3], action), (obs, np.zeros(2, np.float32))):
+            with pytest.raises(RuntimeError, match="expected"):
+                buf.push(*wrong, 1.0, False, False, obs)
+        with pytest.raises(RuntimeError, match="next_obs"):
+            buf.push(obs, action, 1.0, False, False, obs[:2])
+        assert len(buf) == 0
+        if buf is not table:
+            with pytest.raises(RuntimeError, match="empty"):
+                buf.sample(1, 1)
+    with pytest.raises(RuntimeError, match="priority"):
+        prioritized.push(obs, action, 1.0, False, False, obs, -1.0)
     with pytest.raises(RuntimeError, match="index 9"):
         prioritized.update_priorities(np.array([9], np.uint64), np.ones(1))
     flags = np.zeros(3, np.uint8)
