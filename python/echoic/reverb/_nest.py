@@ -16,26 +16,17 @@ import numpy as np
 
 __all__ = [
     "Path",
-    "assert_same_structure",
     "flatten",
     "flatten_with_path",
     "is_nested",
     "map_leaves",
-    "map_with_path",
     "unflatten_as",
 ]
 
 Path: TypeAlias = "tuple[str | int, ...]"
 
 
-class _Kind(enum.Enum):
-    """The kinds of types in a structure."""
-
-    LEAF = enum.auto()
-    MAPPING = enum.auto()
-    NAMED = enum.auto()
-    ATTRS = enum.auto()
-    SEQUENCE = enum.auto()
+_Kind = enum.Enum("_Kind", ["LEAF", "MAPPING", "NAMED", "ATTRS", "SEQUENCE"])
 
 
 _LEAF = _Kind.LEAF
@@ -145,22 +136,9 @@ def unflatten_as(structure: Any, leaves: Sequence[Any]) -> Any:
     return _build(structure, iter(leaves))
 
 
-def map_leaves(function: Callable[..., Any], structure: Any, *others: Any) -> Any:
-    """Apply a function to the leaves of structures at the same place."""
-    for other in others:
-        assert_same_structure(structure, other)
-    flats = [flatten(structure), *map(flatten, others)]
-    return _build(structure, (function(*leaves) for leaves in zip(*flats, strict=True)))
-
-
-def map_with_path(function: Callable[..., Any], structure: Any, *others: Any) -> Any:
-    """Do the same as :func:`map_leaves`, with a function that gets the path first."""
-    for other in others:
-        assert_same_structure(structure, other)
-    flats = [flatten(one) for one in (structure, *others)]
-    paths = (path for path, _ in flatten_with_path(structure))
-    mapped = (function(path, *leaves) for path, *leaves in zip(paths, *flats, strict=True))
-    return _build(structure, mapped)
+def map_leaves(function: Callable[[Any], Any], structure: Any) -> Any:
+    """Apply a function to the leaves of a structure."""
+    return _build(structure, map(function, flatten(structure)))
 
 
 def _build(structure: Any, leaves: Iterator[Any]) -> Any:
@@ -177,50 +155,3 @@ def _build(structure: Any, leaves: Iterator[Any]) -> Any:
     if hasattr(structure, "_fields") or hasattr(kind, "__attrs_attrs__"):
         return kind(**built)
     return kind(built.values())
-
-
-def assert_same_structure(a: Any, b: Any, check_types: bool = True) -> None:
-    """Raise an error if two structures differ.
-
-    Raises:
-        ValueError: If the numbers of children differ, or, if types are checked, the keys.
-        TypeError: If nodes have different types.
-    """
-    _compare(a, b, check_types, (a, b))
-
-
-def _compare(a: Any, b: Any, check_types: bool, whole: tuple[Any, Any]) -> None:
-    def differ(why: str) -> str:
-        return (
-            f"The two structures don't have the same nested structure.\n\n"
-            f"First structure: {whole[0]}\n\nSecond structure: {whole[1]}\n\n"
-            f"More specifically: {why}"
-        )
-
-    nested = is_nested(a)
-    if nested != is_nested(b):
-        one, other = (a, b) if nested else (b, a)
-        raise ValueError(
-            differ(f"Substructure {one!r} is a sequence, while substructure {other!r} is not")
-        )
-    if not nested:
-        return
-    if check_types and type(a) is not type(b):
-        mappings = isinstance(a, Mapping) and isinstance(b, Mapping)
-        same_name = (
-            hasattr(a, "_fields")
-            and hasattr(b, "_fields")
-            and type(a).__name__ == type(b).__name__
-            and a._fields == b._fields
-        )
-        if not mappings and not same_name:
-            raise TypeError(differ(f"types {type(a)} and {type(b)} are different"))
-    ours, theirs = dict(_children(a)), dict(_children(b))
-    both = isinstance(a, Mapping) and isinstance(b, Mapping)
-    if check_types and both and ours.keys() != theirs.keys():
-        raise ValueError(differ(f"keys {list(ours)} and {list(theirs)}"))
-    # As upstream does, compare the common children before their number.
-    for left, right in zip(ours.values(), theirs.values(), strict=False):
-        _compare(left, right, check_types, whole)
-    if len(ours) != len(theirs):
-        raise ValueError(differ(f"{len(ours)} elements, and {len(theirs)} elements"))

@@ -225,8 +225,10 @@ def infer_signature(
         kind: type[_signature.TensorSpec] = type(columns[nodes[0].flat_source_index])
         return kind(shape, dtypes[0], name)
 
-    merged = _nest.map_with_path(merge, *(unpack_pattern(config) for config in configs))
-    return _signature.as_given(merged)
+    patterns = [unpack_pattern(config) for config in configs]
+    paths = [path for path, _ in _nest.flatten_with_path(patterns[0])]
+    merged = map(merge, paths, *(config.flat for config in configs))
+    return _signature.as_given(_nest.unflatten_as(patterns[0], list(merged)))
 
 
 def _item_shape(
