@@ -72,7 +72,7 @@ def of_reverb(settings: TableSettings) -> echoic.Table:
         remover=in_reverb(reverb.selectors, settings.remover),
         max_size=settings.capacity,
         rate_limiter=in_reverb(reverb.rate_limiters, settings.limiter),
-        max_times_sampled=settings.max_times_sampled,
+        max_times_sampled=settings.max_times_sampled or 0,
         signature=specs.example(settings.signature, tensor_spec) if settings.signature else None,
     ).internal_table.table
     if settings.seed is None and settings.durability == "none":

@@ -14,7 +14,6 @@ from echoic.cli.choices import limiter, selector
 from echoic.cli.convert import (
     ConfigError,
     Convert,
-    count,
     each,
     one_of,
     positive,
@@ -43,7 +42,7 @@ class TableSettings:
     sampler: selectors.Selector = selectors.Uniform()  # noqa: RUF009 - immutable
     remover: selectors.Selector = selectors.Fifo()  # noqa: RUF009 - immutable
     limiter: limiters.Limiter = limiters.MinSize()  # noqa: RUF009 - immutable
-    max_times_sampled: int = 0
+    max_times_sampled: int | None = None
     seed: int | None = None
     durability: Literal["none", "async", "sync"] = "none"
     spec: tuple[Field, ...] = ()
@@ -81,7 +80,7 @@ KEYS: dict[str, Convert] = {
     "sampler": selector,
     "remover": selector,
     "limiter": limiter,
-    "max_times_sampled": count,
+    "max_times_sampled": positive,
     "seed": seed,
     "durability": one_of("none", "async", "sync"),
     "spec": spec,
