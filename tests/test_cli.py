@@ -873,7 +873,7 @@ def test_drain_saves_exactly_what_clients_know_to_be_stored(
     assert server.popen.returncode == 0, errors
     left = client.undelivered()
     acked = sent - (0 if left is None else len(left["x"]))
-    assert client.stats()["samples_acked"] == acked > 0
+    assert client.stats().samples_acked == acked > 0
     numbers = summary(errors)
     assert numbers["samples"] == acked
     assert (numbers["batches"], numbers["rest"]) == divmod(acked, 1000)

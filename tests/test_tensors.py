@@ -139,6 +139,11 @@ def test_trees_ragged_leaves_and_bfloat16() -> None:
     assert (pair[0].dtype, pair[0].tolist()) == (torch.bfloat16, [[1.0, 1.0]])
     assert (pair[1]["b"].dtype, pair[1]["b"].tolist()) == (torch.uint8, [7])
     assert nested.items().as_torch().data is None
+    # Tensors of a dtype that numpy lacks are as good as arrays of it.
+    half = torch.full((2,), 3.0, dtype=torch.bfloat16)
+    with echoic.Stream(half, batch_size=1) as store:
+        store.add(half)
+        assert store.sample(1, device="cpu").data.tolist() == [[3.0, 3.0]]
     loose = echoic.Table("loose", trajectories=echoic.AnyLength(np.float32(0)), capacity=10)
     writer = echoic.TrajectoryWriter([loose], num_keep_alive_refs=3)
     for step in range(3):
@@ -148,6 +153,25 @@ def test_trees_ragged_leaves_and_bfloat16() -> None:
     ragged = loose.get(loose.items().keys).as_torch().data
     assert type(ragged) is echoic.Ragged
     assert sorted(row.tolist() for row in ragged) == [[0], [0, 1], [0, 1, 2]]
+
+
+def test_a_batch_of_rollouts_has_tensors_for_its_tokens() -> None:
+    columns, fields = {"tokens": "int32"}, {"reward": "float32"}
+    with echoic.RolloutTable("math", columns, fields, batch_groups=2) as math:
+        for length in (3, 2):
+            math.reserve().add({"tokens": np.arange(length, dtype=np.int32)}, {"reward": length})
+        with pytest.raises(RuntimeError, match="gpu"):
+            math.sample(device="gpu")
+        batch = math.sample(form="padded", lease=60, device="cpu")
+        assert batch["tokens"].tolist() == [[0, 1, 2], [0, 1, 0]]
+        assert (batch["tokens"].dtype, batch["reward"].tolist()) == (torch.int32, [3.0, 2.0])
+        for values in (batch.versions, batch.positions, batch.is_token, batch.items_of_cells):
+            assert (type(values), values.shape) == (torch.Tensor, (2, 3))
+        assert batch.item(1)["tokens"].tolist() == [0, 1]
+        assert type(batch.lengths) is np.ndarray
+        assert batch.as_torch("meta")["reward"].is_meta
+        batch.ack()
+        assert math.stats().acked == 2
 
 
 class Cuda:

@@ -43,7 +43,6 @@ def link_options(
         ValueError: If a time is not a number of seconds >= 0.
         TypeError: If ``tls`` is no :class:`~echoic.Tls`.
     """
-    # The native core has other names for these.
     for argument, seconds in (("timeout", timeout), ("reconnect", reconnect)):
         if seconds is not None and not seconds >= 0:
             raise ValueError(f"{argument} must be a number of seconds >= 0, got {seconds}")
@@ -53,8 +52,8 @@ def link_options(
         "token": secret(token),
         **vars(tls or Tls()),
         "name": name,
-        "connect_timeout": timeout,
-        "deadline": reconnect,
+        "timeout": timeout,
+        "reconnect": reconnect,
         "window_bytes": window_bytes,
         "linger": linger,
     }

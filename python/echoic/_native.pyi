@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self, disjoint_base
 
+from echoic.remote_stream import RemoteStreamStats
 from echoic.table_stats import TableStats
 from echoic.trajectory_writer import ChunkLength, Encoding
 
@@ -171,7 +172,7 @@ class Watcher:
         list[tuple[str, str, str, list[tuple[str, dict[str, str], float]]]],
         list[dict[str, Any]],
     ]:
-        """Return the server's life and age, its numbers by family, and its connections."""
+        """Return the server's incarnation and age, its numbers by family, and its connections."""
 
 @disjoint_base
 class RemoteStream:
@@ -240,14 +241,8 @@ class RemoteStream:
             A tree like the example with a leading axis, or ``None`` when everything was delivered.
         """
 
-    def stats(self) -> dict[str, float]:
-        """Return the client's numbers.
-
-        ``samples_sent``, ``samples_acked`` (stored by the server), ``pending`` (not yet),
-        ``window`` (samples that fit), ``bytes_per_sample``, ``bytes_sent``, ``writes`` (system
-        calls), ``reconnects``, ``blocked_sends``, ``blocked_time`` (seconds) and ``connected``
-        (0 or 1).
-        """
+    def stats(self) -> RemoteStreamStats:
+        """Return the numbers of this end; it sends no request to the server."""
 
     def _example(self) -> Any: ...
     def _give_up(self) -> None: ...
@@ -477,10 +472,17 @@ class Stream:
     def stats(self) -> StreamStats:
         """Return a snapshot of the numbers, without taking a batch."""
 
-    def close(self) -> None:
+    def flush(self, timeout: float | None = None) -> None:
+        """Return at once: samples are stored when ``add`` returns.
+
+        A stream of a server in another process delivers here what was added.
+        """
+
+    def close(self, timeout: float | None = None) -> None:
         """End intake and wake all waiting calls.
 
-        Batches already taken stay valid, and complete ones can still be taken.
+        Batches already taken stay valid, and complete ones can still be taken. ``timeout`` has no
+        effect: there is nothing to deliver.
         """
 
     @property
@@ -513,7 +515,7 @@ class Table:
         remover: tuple[str, list[float]],
         limiter: tuple[str, list[float]],
         capacity: int,
-        max_times_sampled: int,
+        max_times_sampled: int | None,
         seed: int,
         trajectories: Any = None,
         durability: str = "none",
@@ -728,7 +730,7 @@ class Tables:
         """Whether it has ended for good: it was closed, or gave up."""
 
     @property
-    def lives(self) -> int:
+    def incarnations(self) -> int:
         """How many restarts of the server the connection has seen."""
 
     @property
@@ -765,7 +767,7 @@ class Shards:
     """Draws batches from one table on several servers, and knows whose items they were.
 
     Each call is given the servers: for each that is there its table, and the number of
-    the first life that its connection sees. New ones join at the end.
+    the first incarnation that its connection sees. New ones join at the end.
     """
 
     def __new__(cls, count: int, seed: int) -> Self: ...
@@ -1212,7 +1214,7 @@ class Subscription:
 class WeightStore:
     """The native part of :class:`echoic.weights.WeightStore`."""
 
-    def __new__(cls, max_publications: int) -> Self: ...
+    def __new__(cls, capacity: int) -> Self: ...
     def publish(self, tree: Any, version: int, *, timeout: float | None = None) -> None:
         """Make a tree the latest.
 
@@ -1264,7 +1266,7 @@ class WeightStore:
 class RemoteWeightStore:
     """The native part of :class:`echoic.weights.RemoteWeightStore`."""
 
-    def __new__(cls, address: str, max_publications: int, options: dict[str, Any]) -> Self: ...
+    def __new__(cls, address: str, capacity: int, options: dict[str, Any]) -> Self: ...
     def publish(self, tree: Any, version: int, *, timeout: float | None = None) -> None:
         """Make a tree the latest of the server, and wait until it is.
 
@@ -3231,7 +3233,7 @@ class ReplayBuffer:
         reward: Any,
         terminated: Any,
         truncated: Any,
-        next_obs: Any,
+        next_obs: Any = None,
     ) -> None: ...
     def _sample_windows(
         self, n: int, length: int, seed: int | None, out: dict[str, Any] | None
@@ -3342,7 +3344,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         reward: Any,
         terminated: Any,
         truncated: Any,
-        next_obs: Any,
+        next_obs: Any = None,
         priority: float | None = None,
     ) -> None: ...
     @property
@@ -3624,7 +3626,7 @@ class MmapReplayBuffer:
         reward: Any,
         terminated: Any,
         truncated: Any,
-        next_obs: Any,
+        next_obs: Any = None,
     ) -> None: ...
     @property
     def capacity(self) -> int:

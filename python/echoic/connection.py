@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, cast
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from echoic.sharded import ShardedTable
     from echoic.sharded.places import Named
     from echoic.sharded.shards import Key, Shards
+    from echoic.stream import Stream
     from echoic.table import Table
     from echoic.tls import Tls
     from echoic.trajectory_writer import ChunkLength, Encoding
@@ -50,6 +53,8 @@ __all__ = ["Connection", "ConnectionStats", "connect"]
 _LOCAL = "local"
 # The most seconds that closing waits for the answers of a server's rollout tables.
 _ROLLOUTS_TIMEOUT = 5.0
+# Those that a forked child inherits.
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -90,8 +95,11 @@ class Connection(Delivers):
     It opens a link when a service is first used, one for each kind, and keeps it. What was added is
     delivered in the background, each item exactly once: :meth:`flush` waits for it. When a link
     breaks, it is restored. Several threads may use one connection. A pickled copy connects again,
-    as another producer.
+    as another producer, and so does a forked child; what it has of before the fork raises
+    ``ClosedError``.
     """
+
+    _inherited: Mapping[str, Any]
 
     def __init__(
         self,
@@ -128,6 +136,7 @@ class Connection(Delivers):
         self._rollouts: dict[str, RolloutTable] = {}
         self._weights: dict[int, RemoteWeightStore] = {}
         self._watches: dict[str, ServerWatch] = {}
+        _connections.add(self)
 
     # Services.
 
@@ -186,14 +195,18 @@ class Connection(Delivers):
             ...     print(table.sample(1).data)
             [1.5]
         """
-        tables = self._opened()
         try:
+            tables = self._opened()
             found: Table | ShardedTable = tables[name]
         except KeyError:
             raise _not_found("table", name, tables) from None
+        except RefusedError as error:
+            raise _no_tables("table", name, error) from None
         return found
 
-    def stream(self, example: Any = None, *, producer: bytes | None = None) -> Any:
+    def stream(
+        self, example: Any = None, *, producer: bytes | None = None
+    ) -> Stream | RemoteStream:
         """Connect to the stream, for samples like the example.
 
         Args:
@@ -208,12 +221,14 @@ class Connection(Delivers):
 
         Raises:
             SpecError: If the server's samples are of another kind; the message says what differs.
-            RefusedError: If the server refuses this client; the message says why.
+            RefusedError: If the server refuses this client, or has no stream; the message says why,
+                or what it has.
             DisconnectedError: If no server answers in time.
         """
         self._check_open()
         if self._server is not None:
-            return self._store_of_process("stream", self._server._stream)
+            stream: Stream = self._store_of_process("stream", self._server._stream)
+            return stream
         with self._lock:
             self._check_open()
             key = (producer, _form(example))
@@ -255,7 +270,11 @@ class Connection(Delivers):
 
                     if link is not None:
                         link.close(0.0)
-                    link = self._rollout_link = _native.connect_rollouts(address, self._options)
+                    try:
+                        link = _native.connect_rollouts(address, self._options)
+                    except RefusedError as error:
+                        raise _no_tables("rollout table", name, error) from None
+                    self._rollout_link = link
                     self._rollouts = {one.name: RolloutTable._of(one) for one in link.tables()}
                 found = self._rollouts
         try:
@@ -263,13 +282,17 @@ class Connection(Delivers):
         except KeyError:
             raise _not_found("rollout table", name, found) from None
 
-    def weights(self, max_publications: int = 3) -> WeightStore | RemoteWeightStore:
+    def weights(self, capacity: int = 3) -> WeightStore | RemoteWeightStore:
         """Return the server's store of weights; it connects when it is first used.
 
         Args:
-            max_publications: How many publications may be in memory of this process, at least 2.
+            capacity: How many publications may be in memory of this process, at least 2.
                 While all are held, nothing newer is fetched. Those in the server's memory do not
                 count.
+
+        Raises:
+            RefusedError: If the server of this process has no weights; the message says what it
+                has. That of another one says so at the first use.
         """
         self._check_open()
         if self._server is not None:
@@ -279,16 +302,27 @@ class Connection(Delivers):
             self._check_open()
             from echoic.weights import RemoteWeightStore
 
-            address, known = self._one("a client of weights"), self._weights.get(max_publications)
+            address, known = self._one("a client of weights"), self._weights.get(capacity)
             if known is None or known.closed or known.address != address:
-                known = RemoteWeightStore(address, max_publications, self._options)
-                self._weights[max_publications] = known
+                known = RemoteWeightStore(address, capacity, self._options)
+                self._weights[capacity] = known
             return known
 
     def _store_of_process(self, kind: str, store: Any) -> Any:
-        if store is None:
-            raise RefusedError(f"{self._server!r} has no {kind}")
-        return store
+        """Return the store; raise, as a server in another process does, if there is none."""
+        if store is not None:
+            return store
+        server = self._server
+        known = {
+            "a stream": server._stream is not None,
+            "tables": bool(server._tables),
+            "rollout tables": bool(server._rollouts),
+            "weights": server._weights is not None,
+        }
+        has = ", ".join(name for name, is_there in known.items() if is_there)
+        error = RefusedError(f"{server!r} has no {kind}; it has {has} (SERVICE)")
+        error.code = "SERVICE"
+        raise error
 
     # Writers of all tables.
 
@@ -415,7 +449,9 @@ class Connection(Delivers):
     def stats(self) -> ConnectionStats:
         """Return the numbers of this end; it sends no request to a server."""
         total: dict[str, float] = {field.name: 0 for field in fields(ConnectionStats)}
-        for name, number in (pair for link in self._senders() for pair in link.stats().items()):
+        each = [link.stats() for link in self._senders()]
+        numbers = [one if isinstance(one, dict) else one.as_dict() for one in each]
+        for name, number in (pair for one in numbers for pair in one.items()):
             known = name.replace("samples_", "items_")
             if known in total:
                 total[known] += number
@@ -643,7 +679,7 @@ class Connection(Delivers):
     def _named(self) -> str:
         if callable(self._to):
             return repr(self._to) if self._link is None else repr(self.addresses)
-        return ", ".join(self.addresses)
+        return ", ".join(address for address in self.addresses if address)
 
     def _repr_html_(self) -> str:
         """Show the connection in a notebook."""
@@ -747,6 +783,22 @@ def connect(
     return Connection(to, options, seed, refresh)
 
 
+def _connect_in_child() -> None:
+    """Forget the links, which are the parent's, and locks that its other threads may have held."""
+    open_links.clear()
+    for connection in list(_connections):
+        if connection._server is not None:
+            connection._lock = threading.RLock()
+            continue
+        closed, links = connection._closed, dict(vars(connection))
+        Connection.__init__(connection, *connection.__reduce__()[1])
+        # Kept, since the end of a link is the parent's to say.
+        connection._closed, connection._inherited = closed, links
+
+
+os.register_at_fork(after_in_child=_connect_in_child)
+
+
 def _open_tables(address: str, options: Mapping[str, Any]) -> Connection:
     """Connect to the tables of one of several servers."""
     connection = Connection(address, options)
@@ -758,6 +810,13 @@ def _form(example: Any) -> tuple[object, str]:
     """Return the structure of an example, and the dtypes and shapes of its leaves."""
     leaves, structure = _trees.tree_flatten(example)
     return structure, str([(one.dtype, one.shape) for one in map(np.asarray, leaves)])
+
+
+def _no_tables(kind: str, name: str, error: RefusedError) -> EchoicError:
+    """Return the error for a name on a server that has no tables at all; else the error itself."""
+    if error.code != "SERVICE":
+        return error
+    return TableNotFoundError(f"there is no {kind} {name!r}: {error}")
 
 
 def _not_found(kind: str, name: str, known: Iterable[str]) -> TableNotFoundError:

@@ -129,8 +129,8 @@ class RefusedError(EchoicError, ConnectionError):
     Attributes:
         code: ``"AUTH"`` (the token), ``"VERSION"`` (of the protocol), ``"LIMIT"`` (too many
             connections), ``"STALE"`` (a later producer of this identity was there), ``"CLOSING"``,
-            ``"STREAM"``, ``"MEMORY"``, ``"JOURNAL"`` (inserts would not survive a crash) or
-            ``"PROTOCOL"``.
+            ``"SERVICE"`` (the server has no stream, tables or weights), ``"MEMORY"``, ``"JOURNAL"``
+            (inserts would not survive a crash) or ``"PROTOCOL"``.
         undelivered: How many samples the client still has; its ``undelivered()`` returns them.
     """
 

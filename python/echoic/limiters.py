@@ -61,13 +61,13 @@ class Queue(Limiter):
     """Make the table a queue, for items that are sampled once: inserts wait while it is full.
 
     Args:
-        size: How many items fit, at least 1.
+        capacity: How many items fit, at least 1.
     """
 
-    size: int
+    capacity: int
 
     def _settings(self) -> tuple[str, list[float]]:
-        return "queue", [self.size]
+        return "queue", [self.capacity]
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,13 @@ class Stack(Limiter):
     """Make the table a stack: as :class:`Queue`, with :class:`~echoic.selectors.Lifo` selectors.
 
     Args:
-        size: How many items fit, at least 1.
+        capacity: How many items fit, at least 1.
     """
 
-    size: int
+    capacity: int
 
     def _settings(self) -> tuple[str, list[float]]:
-        return "stack", [self.size]
+        return "stack", [self.capacity]
 
 
 @dataclass(frozen=True)

@@ -239,8 +239,9 @@ class Server(_native.Server):
 
         return observation(_release(), *self._stats())
 
+    @property
     def version(self) -> int:
-        """Return the version that the learner has published last, in all rollout tables.
+        """The version that the learner has published last, in all rollout tables.
 
         Where tables have several, it is the lowest: what they all have reached.
 

@@ -53,9 +53,9 @@ class Table(_native.Table, TableMethods):
         limiter: Decides when ``add`` and ``sample`` wait. Default:
             :class:`~echoic.limiters.MinSize` of 1.
         capacity: Number of items that fit.
-        max_times_sampled: Remove an item after it was sampled this many times. 0 means never.
-            Whether that holds after a crash depends on ``durability``.
-        seed: Seed of all random choices; random when ``None``.
+        max_times_sampled: Remove an item after it was sampled this many times; ``None`` is no
+            limit. Whether that holds after a crash depends on ``durability``.
+        seed: Seed of all random choices; random when ``None``. ``stats()`` reports it.
         durability: What an addition, an update or a removal survives once it is acknowledged: when
             the call returns in this process, or ``flush`` in another. ``"none"``: only
             checkpoints survive. ``"async"``: the sudden end of the process; if the machine fails,
@@ -104,7 +104,7 @@ class Table(_native.Table, TableMethods):
         sampler: Selector | None = None,
         remover: Selector | None = None,
         limiter: Limiter | None = None,
-        max_times_sampled: int = 0,
+        max_times_sampled: int | None = None,
         seed: int | None = None,
         trajectories: Any = None,
         durability: Literal["none", "async", "sync"] = "none",

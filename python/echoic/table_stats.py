@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 __all__ = ["TableStats"]
@@ -13,8 +13,8 @@ class TableStats:
     """A snapshot of a table; ``table.stats()`` returns one.
 
     Counts begin when the table is new or cleared. What a table does not report is ``None``: a
-    table of a server has no ``sampler`` and ``remover``, one without a journal no ``journal_``
-    fields, and only one on several servers has ``shards``.
+    table of a server has no ``sampler``, ``remover`` and ``seed``, one without a journal no
+    ``journal_`` fields, and only one on several servers has ``shards``.
 
     Attributes:
         name: The table's name.
@@ -22,7 +22,8 @@ class TableStats:
         total_weight: Sum of the items' weights: ``sum(p**e)`` if the sampler is prioritized, else
             their number.
         capacity: How many items there may be.
-        max_times_sampled: An item is removed after it was sampled this often; 0 means never.
+        max_times_sampled: An item is removed after it was sampled this often; ``None`` is no
+            limit.
         inserts: Items added.
         samples: Items sampled.
         deletions: Items removed, for whatever reason.
@@ -46,6 +47,7 @@ class TableStats:
         memory_bytes: Bytes of the rows; 0 without a spec, since tables may share chunks then.
         sampler: The sampler in words.
         remover: The remover in words.
+        seed: The seed of all random choices, which equal stats need not have in common.
         journal_records: Changes given to the journal.
         journal_kept: Changes that survive what the table's durability says.
         journal_held_bytes: Bytes that wait to be written.
@@ -57,7 +59,7 @@ class TableStats:
     size: int = 0
     total_weight: float = 0.0
     capacity: int = 0
-    max_times_sampled: int = 0
+    max_times_sampled: int | None = None
     inserts: int = 0
     samples: int = 0
     deletions: int = 0
@@ -79,6 +81,7 @@ class TableStats:
     memory_bytes: int = 0
     sampler: str | None = None
     remover: str | None = None
+    seed: int | None = field(default=None, compare=False)
     journal_records: int | None = None
     journal_kept: int | None = None
     journal_held_bytes: int | None = None

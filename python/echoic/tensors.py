@@ -6,13 +6,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from echoic.batches import Batches
+from echoic.errors import DtypeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from echoic._native import Batch
 
-__all__ = ["DeviceBatches", "iterate", "to_jax", "to_torch", "torch_device"]
+__all__ = [
+    "DeviceBatches",
+    "bfloat16_array",
+    "iterate",
+    "tensors_on",
+    "to_jax",
+    "to_torch",
+    "torch_device",
+]
 
 
 def _imported(name: str, title: str) -> Any:
@@ -30,6 +39,12 @@ def torch_device(device: Any) -> Any:
 
 def to_torch(batch: Batch, device: Any = None) -> Batch:
     """Return a batch with tensors on a device; see :meth:`echoic.Batch.as_torch`."""
+    tensor = tensors_on(device)
+    return _converted(batch, tensor, tensor)
+
+
+def tensors_on(device: Any = None) -> Callable[[Any], Any]:
+    """Return the function that makes a tensor on a device of an array."""
     import numpy as np
 
     device = torch_device(device)
@@ -46,7 +61,24 @@ def to_torch(batch: Batch, device: Any = None) -> Batch:
             found = found.pin_memory()
         return found.to(device, non_blocking=True)
 
-    return _converted(batch, tensor, tensor)
+    return tensor
+
+
+def bfloat16_array(tensor: Any) -> Any:
+    """Return a bfloat16 tensor of the CPU as an array, which shares its memory.
+
+    Raises:
+        DtypeError: If ml_dtypes, which has the dtype for numpy, is not installed.
+    """
+    try:
+        from ml_dtypes import bfloat16
+    except ImportError as error:
+        raise DtypeError(
+            "expected a tensor of a dtype that numpy knows, got torch.bfloat16: install "
+            "ml_dtypes, or convert it"
+        ) from error
+    torch = _imported("torch", "PyTorch")
+    return tensor.contiguous().view(torch.int16).numpy().view(bfloat16)
 
 
 def to_jax(batch: Batch) -> Batch:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from echoic import _native
 from echoic._links import deadline_in, left_until
-from echoic.errors import DisconnectedError, EchoicError
+from echoic.errors import DisconnectedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,14 +92,14 @@ class Observation:
 
     Attributes:
         release: The release of Echoic that it runs.
-        life: A number that changes when the server is restarted.
+        incarnation: A number that changes when the server is restarted.
         age: Seconds since it was started.
         families: All numbers by name, without Prometheus's prefix ``echoic_``.
         connections: The open connections, at most 4096.
     """
 
     release: str
-    life: int
+    incarnation: int
     age: float
     families: Mapping[str, Family]
     connections: tuple[Peer, ...]
@@ -154,26 +154,29 @@ class ServerWatch:
 
 def stats_of(watches: list[ServerWatch], timeout: float) -> dict[str, Observation]:
     """Return the states of the servers that answer; raise the first error if none does."""
-
-    def ask(watch: ServerWatch) -> Observation | EchoicError:
-        try:
-            return watch.stats(timeout)
-        except EchoicError as error:
-            return error
-
     if len(watches) == 1:
         return {watches[0].address: watches[0].stats(timeout)}
-    with ThreadPoolExecutor(len(watches)) as pool:
-        answers = dict(zip([one.address for one in watches], pool.map(ask, watches), strict=True))
-    seen = {key: one for key, one in answers.items() if isinstance(one, Observation)}
+    answers: SimpleQueue[tuple[str, Observation | Exception]] = SimpleQueue()
+
+    def ask(watch: ServerWatch) -> None:
+        try:
+            answers.put((watch.address, watch.stats(timeout)))
+        except Exception as error:
+            answers.put((watch.address, error))
+
+    for watch in watches:
+        # Daemons, since neither Ctrl-C nor the end of the process should wait for the timeout.
+        threading.Thread(target=ask, args=(watch,), daemon=True).start()
+    found = dict(answers.get() for _ in watches)
+    seen = {address: one for address, one in found.items() if isinstance(one, Observation)}
     if not seen:
-        raise next(one for one in answers.values() if isinstance(one, EchoicError))
-    return seen
+        raise next(one for one in found.values() if isinstance(one, Exception))
+    return {one.address: seen[one.address] for one in watches if one.address in seen}
 
 
 def observation(
     release: str,
-    life: int,
+    incarnation: int,
     age: float,
     families: list[tuple[str, str, str, list[tuple[str, dict[str, str], float]]]],
     connections: list[dict[str, Any]],
@@ -183,4 +186,4 @@ def observation(
     for name, meaning, kind, values in families:
         numbers = tuple(Number(labels, value, suffix) for suffix, labels, value in values)
         named[name.removeprefix("echoic_")] = Family(meaning, kind, numbers)
-    return Observation(release, life, age, named, tuple(Peer(**one) for one in connections))
+    return Observation(release, incarnation, age, named, tuple(Peer(**one) for one in connections))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from echoic import _native, _trees
 from echoic._native import Publication, Subscription
-from echoic.errors import DtypeError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -26,20 +25,13 @@ def _arrays(tree: Any) -> Any:
     if torch is None:
         return tree
 
+    from echoic.tensors import bfloat16_array
+
     def array(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         leaf = leaf.detach()
-        if leaf.dtype != torch.bfloat16:
-            return leaf
-        try:
-            from ml_dtypes import bfloat16
-        except ImportError as error:
-            raise DtypeError(
-                "expected a tensor of a dtype that numpy knows, got torch.bfloat16: install "
-                "ml_dtypes, or convert it"
-            ) from error
-        return leaf.contiguous().view(torch.int16).numpy().view(bfloat16)
+        return bfloat16_array(leaf) if leaf.dtype == torch.bfloat16 else leaf
 
     return _trees.tree_map(array, tree)
 
@@ -51,7 +43,7 @@ class WeightStore(_native.WeightStore):
     change while a reader holds it: the next publication goes to other memory, of a fixed amount.
 
     Args:
-        max_publications: How many publications may have memory, at least 2, the one being written
+        capacity: How many publications may have memory, at least 2, the one being written
             included. While all are held, :meth:`publish` waits.
 
     Examples:
@@ -65,9 +57,9 @@ class WeightStore(_native.WeightStore):
         (1, array([0., 1., 2.], dtype=float32))
     """
 
-    def __new__(cls, *, max_publications: int = 3) -> Self:
+    def __new__(cls, *, capacity: int = 3) -> Self:
         """Make an empty store; see the class for the arguments."""
-        return super().__new__(cls, max_publications)
+        return super().__new__(cls, capacity)
 
     def publish(self, tree: Any, version: int, *, timeout: float | None = None) -> None:
         """Publish a tree as the latest; see the native class."""
@@ -84,7 +76,7 @@ class WeightStore(_native.WeightStore):
     def __repr__(self) -> str:
         """Return the version, and how much memory is taken."""
         numbers = self.metrics()
-        held = f"{numbers['held_publications']} of {numbers['max_publications']}"
+        held = f"{numbers['held_publications']} of {numbers['capacity']}"
         return f"WeightStore(version={self.version}, bytes={numbers['bytes']}, held={held})"
 
     def _repr_html_(self) -> str:

@@ -95,7 +95,7 @@ def collect() -> Any:
     made: list[GymnasiumCollector] = []
 
     def make(*arguments: Any, **options: Any) -> GymnasiumCollector:
-        collector = GymnasiumCollector(*arguments, **{"start_timeout": PATIENCE, **options})
+        collector = GymnasiumCollector(*arguments, **{"timeout": PATIENCE, **options})
         made.append(collector)
         return collector
 
@@ -285,12 +285,12 @@ def test_what_can_not_start_says_why() -> None:
 
     short.__module__ = "__main__"
     with pytest.raises(CollectorError, match=r"(?s)worker 0 failed:.*LookupError: no such game"):
-        GymnasiumCollector(broken, 1, 4, start_timeout=PATIENCE)
+        GymnasiumCollector(broken, 1, 4, timeout=PATIENCE)
     text = r"the policy's actions: expected 2 rows, one for each environment, got shape \(1,\)"
     with pytest.raises(CollectorError, match=text):
-        GymnasiumCollector(counting(), 2, 4, short, num_workers=1, start_timeout=PATIENCE)
+        GymnasiumCollector(counting(), 2, 4, short, num_workers=1, timeout=PATIENCE)
     with pytest.raises(WaitTimeoutError, match=r"1 of 1 workers have not started after 0\.0 s"):
-        GymnasiumCollector(counting(), 2, 4, num_workers=1, start_timeout=0.0)
+        GymnasiumCollector(counting(), 2, 4, num_workers=1, timeout=0.0)
 
 
 @pytest.mark.parametrize(

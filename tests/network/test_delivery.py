@@ -110,8 +110,8 @@ def test_what_is_in_the_numbers(transport: Any, connect: Any) -> None:
     client.extend(rows(0, 0, 1_000, SMALL))
     client.flush(timeout=10)
     stats = client.stats()
-    assert stats["samples_sent"] == stats["samples_acked"] == 1_000
-    assert stats["pending"] == stats["reconnects"] == 0
+    assert stats.samples_sent == stats.samples_acked == 1_000
+    assert stats.pending == stats.reconnects == 0
     assert all(isinstance(value, int | float) for value in server.metrics().values())
     # Over shared memory the server knows what the client reports, a moment later.
     until(lambda: [one["samples"] for one in server.connections()] == [1_000])

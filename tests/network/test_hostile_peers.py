@@ -377,8 +377,8 @@ def test_a_stream_of_another_name(
     answer = stranger.shake_hands(stream=b"other")
     assert answer is not None
     assert answer.kind == wire.REFUSED
-    assert answer.payload[0] == wire.STREAM
-    assert refusals(server) == server.metrics()["connections_refused.STREAM"] == 1
+    assert answer.payload[0] == wire.SERVICE
+    assert refusals(server) == server.metrics()["connections_refused.SERVICE"] == 1
 
 
 def test_a_peer_that_is_no_server(folder: Any) -> None:

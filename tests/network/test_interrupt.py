@@ -75,7 +75,7 @@ CONNECTING = """
 import numpy as np, echoic
 print("waiting", flush=True)
 try:
-    echoic.connect({address!r}, timeout=60.0).stream(np.int64(0))
+    {call}
     print("not interrupted", flush=True)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
@@ -150,10 +150,19 @@ def test_a_server_that_waits_for_samples(processes: Any, call: str) -> None:
     assert_ends_at_once(processes.script(SERVER.format(call=call)))
 
 
-def test_a_client_whose_server_does_not_answer(processes: Any) -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        "echoic.connect('tcp://127.0.0.1:{0}', timeout=60.0).stream(np.int64(0))",
+        "echoic.connect('tcp://127.0.0.1:{0}').server_stats(60.0)",
+        "echoic.connect(['tcp://127.0.0.1:{0}', 'tcp://localhost:{0}']).server_stats(60.0)",
+        "echoic._native.ping('tcp://127.0.0.1:{0}', dict(), 60.0)",
+    ],
+)
+def test_a_client_whose_server_does_not_answer(processes: Any, call: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-        assert_ends_at_once(processes.script(CONNECTING.format(address=address)))
+        call = call.format(listener.getsockname()[1])
+        assert_ends_at_once(processes.script(CONNECTING.format(call=call)))
 
 
 def test_a_publisher_whose_server_does_not_answer(processes: Any) -> None:

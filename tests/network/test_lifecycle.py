@@ -61,7 +61,7 @@ def test_a_server_at_the_address_of_one_that_was_closed(
     intake = Intake(again)
     client.extend(rows(0, 0, 100, SMALL))
     client.flush(timeout=10)
-    assert client.stats()["reconnects"] >= 1
+    assert client.stats().reconnects >= 1
     client.close(timeout=10)
     assert_exactly(intake.finish()[0], 100)
 
@@ -164,7 +164,7 @@ def test_what_a_closing_server_does_not_take_the_next_one_gets(
     client.extend(rows(0, 0, 100_000, SMALL))
     first = intake.finish().get(0, NOTHING)
     # Each side knows the same, as soon as the client has heard the server's last word.
-    until(lambda: client.stats()["pending"] == 100_000 - len(first))
+    until(lambda: client.stats().pending == 100_000 - len(first))
     again = make_server(example(SMALL), 8, listen=address).start()
     intake = Intake(again)
     client.close(timeout=20)
@@ -192,7 +192,7 @@ def test_what_was_acknowledged_before_sigterm_is_taken_after_it(
     client.extend(rows(0, 0, 1_000, SMALL))
     client.flush(timeout=10)
     server.signal(signal.SIGTERM)
-    until(lambda: not client.stats()["connected"])
+    until(lambda: not client.stats().connected)
     server.ask("resume")
     assert server.done() == 1_000
     steps = by_producer([np.frombuffer(intake.read_bytes(), np.int64).reshape(-1, 2)])
@@ -214,7 +214,7 @@ def test_a_close_with_clients_that_can_not_finish_ends_after_its_deadline(
     with pytest.raises(echoic.errors.WaitTimeoutError):
         client.flush(timeout=0.2)
     # Each side knows the same, so the next server gets none of them again.
-    assert client.stats()["pending"] == 1_000 - 4
+    assert client.stats().pending == 1_000 - 4
 
 
 def test_ends_in_any_order_and_more_than_once(transport: Any, connect: Any) -> None:
@@ -368,7 +368,7 @@ def test_a_client_that_is_pickled_connects_anew(transport: Any, connect: Any) ->
     client.extend(rows(0, 0, 100, SMALL))
     with pickle.loads(pickle.dumps(client)) as copy:
         copy.extend(rows(1, 0, 100, SMALL))
-        assert copy.stats()["samples_sent"] == 100
+        assert copy.stats().samples_sent == 100
     client.close(timeout=10)
     steps = intake.finish()
     assert_exactly(steps[0], 100)
@@ -526,7 +526,7 @@ def test_a_full_window_says_why_it_waits(socket_transport: Any, connect: Any) ->
             sent += 1
     assert reason == "CAPACITY"
     assert 4 <= sent < 1_000
-    assert client.stats()["blocked_time"] >= 0.25
+    assert client.stats().blocked_time >= 0.25
     with pytest.raises(echoic.errors.WaitTimeoutError):
         client.flush(timeout=0.2)
     # It goes on as if nothing had been.
@@ -564,7 +564,8 @@ def test_a_path_is_no_address_to_listen_at(folder: Path) -> None:
 # Connections.
 
 
-def test_numbers_and_close_do_not_wait_for_a_link_that_is_being_opened() -> None:
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_nothing_waits_for_a_link_that_another_thread_opens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         client = echoic.connect(address, timeout=1.0)
@@ -580,10 +581,20 @@ def test_numbers_and_close_do_not_wait_for_a_link_that_is_being_opened() -> None
             begun = time.monotonic()
             assert client.stats() == echoic.connection.ConnectionStats()
             client.flush()
+            # A forked child does not wait for the parent's thread either, but opens its own link.
+            if (child := os.fork()) == 0:
+                signal.alarm(10)
+                status = 1
+                try:
+                    fail()
+                    status = 0
+                finally:
+                    os._exit(status)
             with pytest.raises(echoic.errors.WaitTimeoutError, match="is being opened"):
                 client.close(0.1)
             assert time.monotonic() - begun < 0.5
             opening.join()
+            assert os.waitpid(child, 0)[1] == 0
         client.close(0.1)
 
 
@@ -628,6 +639,30 @@ def test_a_closed_connection_returns_no_stores(folder: Path, local: bool) -> Non
             client.close()
         client.flush()
         assert client.stats().connected == 0
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_what_a_server_lacks_is_the_same_error_for_every_service(folder: Path, local: bool) -> None:
+    def ask(store: Any, lacking: dict[str, Any]) -> None:
+        with (
+            echoic.Server(store, listen=f"unix://{folder / 's'}") as server,
+            echoic.connect(server if local else server.address) as client,
+        ):
+            for text, service in lacking.items():
+                with pytest.raises(echoic.errors.EchoicError, match=text) as caught:
+                    service(client)
+                named = text.startswith("there is no")
+                code = getattr(caught.value, "code", None)
+                assert isinstance(caught.value, echoic.errors.TableNotFoundError) == named
+                assert code == (None if named else "SERVICE")
+
+    stream = {"no stream; it has (tables|weights)": lambda one: one.stream(0.0)}
+    rollouts = {"there is no rollout table 'r'": lambda one: one.rollouts("r")}
+    weights = {"no weights; it has (a stream|tables)": lambda one: one.weights().subscribe()}
+    tables = {"there is no table 'x'": lambda one: one.table("x")}
+    ask(echoic.Table("t", 0.0, capacity=10), stream | rollouts | weights | tables)
+    ask(echoic.Stream(0.0, batch_size=2), rollouts | weights | tables)
+    ask(echoic.WeightStore(), stream | rollouts | tables)
 
 
 @pytest.mark.parametrize("to", [5, b"tcp://127.0.0.1:1", object()])

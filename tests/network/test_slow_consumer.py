@@ -99,5 +99,5 @@ def test_signs_of_life_do_not_fall_into_samples(socket_transport: Any) -> None:
         time.sleep(4 * HEARTBEAT)
         intake.resume()
         client.flush(timeout=20)
-        assert client.stats()["reconnects"] == 0
+        assert client.stats().reconnects == 0
     assert_exactly(intake.finish()[0], count)

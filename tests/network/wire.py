@@ -18,7 +18,7 @@ VERSION = 1
 HELLO, CHALLENGE, OPEN, WELCOME, REFUSED = 1, 2, 3, 4, 5
 DATA, ACK, PING, PONG, GOODBYE = 16, 17, 18, 19, 20
 REQUEST, OBSERVED = 32, 45
-PROTOCOL, WRONG_VERSION, AUTH, SPEC, STREAM = 1, 2, 3, 4, 5
+PROTOCOL, WRONG_VERSION, AUTH, SPEC, SERVICE = 1, 2, 3, 4, 5
 
 # The spec of `np.int64(0)`: one leaf without a path.
 COUNTER = struct.pack("<IIcII", 1, 0, b"i", 8, 0)

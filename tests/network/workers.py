@@ -67,13 +67,13 @@ def send(arguments: argparse.Namespace) -> None:
                 client.flush()
                 say("acked", sent)
             else:
-                say("acked", int(client.stats()["samples_acked"]))
+                say("acked", int(client.stats().samples_acked))
             if arguments.pause:
                 time.sleep(arguments.pause)
             if select.select([0], [], [], 0)[0]:
                 break
     client.close()
-    say("reconnects", int(client.stats()["reconnects"]))
+    say("reconnects", int(client.stats().reconnects))
     say("done", sent)
 
 
@@ -88,7 +88,7 @@ def despair(arguments: argparse.Namespace) -> None:
         while True:
             client.add(sample(arguments.producer, sent, arguments.words))
             sent += 1
-            say("acked", int(client.stats()["samples_acked"]))
+            say("acked", int(client.stats().samples_acked))
             time.sleep(arguments.pause)
     except echoic.errors.DisconnectedError as error:
         say("gave-up", error.undelivered, error)

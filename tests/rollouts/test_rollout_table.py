@@ -583,7 +583,7 @@ def test_weighted_groups_are_used_again(make: Make) -> None:
 
 
 def test_priorities_of_groups_count_when_they_are_drawn(make: Make) -> None:
-    table = make(batch_groups=1, order="weighted", max_uses=0)
+    table = make(batch_groups=1, order="weighted", max_uses=None)
     for _ in range(2):
         fill(table.reserve(), [0, 1])
     table.update_priorities([0, 1], [0.0, 2.0])
@@ -614,6 +614,8 @@ def test_settings_are_told(make: Make) -> None:
     assert (settings["max_lag"], settings["order"], settings["window"]) == (2, "window", 5)
     assert settings["columns"]["tokens"] == np.dtype(np.int32)
     assert "count" in settings["filter"]
+    # Random, so another for each table.
+    assert make().settings["seed"] != settings["seed"]
 
 
 @pytest.mark.parametrize(

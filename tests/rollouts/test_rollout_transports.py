@@ -277,23 +277,23 @@ def test_a_version_is_published_in_all_tables_of_a_server(
     ):
         server.publish_version(3)
         assert [table.version for table in tables] == [3, 3]
-        assert (server.version(), client.rollouts("math").version) == (3, 3)
+        assert (server.version, client.rollouts("math").version) == (3, 3)
         for table in tables:
             client.rollouts(table.name).publish_version(4)
         assert [table.version for table in tables] == [4, 4]
         tables[1].publish_version(7)
         # What both have reached.
-        assert server.version() == 4
+        assert server.version == 4
         with pytest.raises(RolloutError, match="got 5: 'code' has 7"):
             server.publish_version(5)
         assert [table.version for table in tables] == [4, 7]
         client.rollouts("math").publish_version(7)
-        assert server.version() == 7
+        assert server.version == 7
 
 
 def test_a_server_without_rollout_tables_has_no_version_of_them() -> None:
     with echoic.Server(echoic.Stream({"obs": np.zeros(1)}, batch_size=1)) as server:
-        for call in (server.version, lambda: server.publish_version(1)):
+        for call in (lambda: server.version, lambda: server.publish_version(1)):
             with pytest.raises(RolloutError, match="has no rollout tables"):
                 call()
 

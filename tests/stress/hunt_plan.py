@@ -85,7 +85,7 @@ class Plan:
             **self._form(),
             sampler=EVICTING[self.sampler],
             capacity=self.capacity,
-            max_times_sampled=self.max_times,
+            max_times_sampled=self.max_times or None,
             durability=self.durability,
             seed=self.seed,
         )

@@ -163,7 +163,7 @@ def test_selector_is_read(tmp_path: Path, written: Any, meant: selectors.Selecto
         ({"min_size": 5}, limiters.MinSize(5)),
         ("min_size", limiters.MinSize(1)),
         ({"queue": 5}, limiters.Queue(5)),
-        ({"stack": {"size": 5}}, limiters.Stack(5)),
+        ({"stack": {"capacity": 5}}, limiters.Stack(5)),
         (
             {
                 "sample_to_insert_ratio": {
@@ -216,7 +216,7 @@ def test_kind_is_what_the_table_has_a_method_for(
         ({"name": "first"}, r"`tables\[1\].name`: another table is named `first`"),
         ({"capacity": 0}, r"`tables\[1\].capacity` must be a whole number from 1 on, not 0"),
         ({"capacity": "9"}, r"`tables\[1\].capacity` must be a whole number from 1 on, not '9'"),
-        ({"max_times_sampled": -1}, r"`tables\[1\].max_times_sampled` must be .* from 0 on"),
+        ({"max_times_sampled": 0}, r"`tables\[1\].max_times_sampled` must be .* from 1 on"),
         ({"seed": 2**64}, r"`tables\[1\].seed` must be a whole number from 0 to 18446744073709551"),
         (
             {"sampler": "best"},
@@ -237,7 +237,7 @@ def test_kind_is_what_the_table_has_a_method_for(
         ({"remover": "hot_cold"}, r"`tables\[1\].remover` needs age_threshold"),
         ({"limiter": {"min_size": 0}}, r"`tables\[1\].limiter.min_size` must be a whole number"),
         ({"limiter": {"size": 1}}, r"unknown limiter `size`; known are min_size, queue, r"),
-        ({"limiter": {"queue": {}}}, r"`tables\[1\].limiter.queue` needs size"),
+        ({"limiter": {"queue": {}}}, r"`tables\[1\].limiter.queue` needs capacity"),
         (
             {"limiter": {"sample_to_insert_ratio": 4}},
             r"tables\[1\].limiter.sample_to_insert_ratio must be a table, not 4",

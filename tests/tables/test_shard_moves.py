@@ -358,6 +358,7 @@ def test_what_a_removed_shard_had_not_acknowledged_goes_to_another(
         client.remove_shard(1)
         client.flush(PATIENCE)
         assert client.shards_drained == [False, True]
+        assert repr(client) == f"Connection({client.addresses[0]})"
         client.close(PATIENCE)
     assert numbers(tables[0]) == list(range(50))
     with pytest.raises(ValueError, match="no other shard is there"):

@@ -405,9 +405,21 @@ def test_a_pickled_client_inserts_nothing_into_a_draining_shard() -> None:
 def test_a_table_of_a_closed_connection_says_so_at_once(open_shards: Any) -> None:
     _, client = open_shards(table(), table())
     found = client.table("t")
-    writer = client.trajectory_writer()
+    writer, begun = client.trajectory_writer(), client.trajectory_writer()
+    begun.append(np.int64(1))
     client.close()
     for call in (
+        lambda: len(found),
+        found.items,
+        lambda: found.get([1]),
+        found.stats,
+        found.clear,
+        lambda: found.remove([1]),
+        lambda: found.update_priorities([1], [1.0]),
+        lambda: found.can_sample(1),
+        found.can_add,
+        lambda: begun.append(np.int64(1)),
+        begun.flush,
         lambda: found.add(np.int64(1)),
         lambda: found.add(np.int64(1), shard_key=1),
         lambda: found.extend(np.arange(3)),

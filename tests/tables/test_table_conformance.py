@@ -271,9 +271,9 @@ def stats(open_table: Any) -> None:
     table.sample(3)
     told = table.stats()
     assert (told.name, told.size, told.inserts, told.samples) == ("t", 8, 8, 3)
-    # Which selectors a table has is reported only in its own process.
+    # Which selectors and seed a table has is reported only in its own process.
     here = Table("t", capacity=1).stats().as_dict()
-    assert here.keys() - {"sampler", "remover"} <= told.as_dict().keys()
+    assert here.keys() - {"sampler", "remover", "seed"} <= told.as_dict().keys()
 
 
 def capacity(open_table: Any) -> None:

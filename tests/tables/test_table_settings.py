@@ -35,7 +35,6 @@ def test_a_new_table_says_what_it_is(make_table: MakeTable) -> None:
         "size": 0,
         "total_weight": 0.0,
         "capacity": 7,
-        "max_times_sampled": 0,
         "inserts": 0,
         "samples": 0,
         "deletions": 0,
@@ -50,6 +49,7 @@ def test_a_new_table_says_what_it_is(make_table: MakeTable) -> None:
         "deleted_episodes": 0,
         "sampler": "uniform",
         "remover": "fifo",
+        "seed": 1,
         "min_size": 1,
         "samples_per_insert": 1.0,
         "min_diff": -INF,
@@ -235,6 +235,10 @@ def test_what_is_no_selector_or_limiter_is_refused_by_its_type(
         ({"capacity": 0}, "capacity must be at least 1"),
         ({"capacity": -1}, "capacity must be positive, got -1"),
         ({"capacity": 1 << 32}, "capacity must be below 4294967295, got 4294967296"),
+        (
+            {"max_times_sampled": 0},
+            "max_times_sampled must be at least 1, or None for no limit, got 0",
+        ),
         ({"max_times_sampled": -1}, "max_times_sampled must be positive, got -1"),
     ],
 )

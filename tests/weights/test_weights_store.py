@@ -19,6 +19,16 @@ class Pair(NamedTuple):
     second: Any
 
 
+def test_a_subscription_says_where_it_is() -> None:
+    with WeightStore() as store:
+        subscription = store.subscribe()
+        assert repr(subscription) == "Subscription(version=None)"
+        store.publish_version(3)
+        assert repr(subscription) == "Subscription(version=3)"
+        subscription.close()
+        assert repr(subscription) == "Subscription(version=3, closed)"
+
+
 def test_the_latest_wins_and_keeps_its_tree() -> None:
     store = WeightStore()
     assert store.latest() is None
@@ -53,7 +63,7 @@ def test_every_kind_of_node_comes_back() -> None:
 
 
 def test_what_is_held_never_changes_and_outlives_the_store() -> None:
-    store = WeightStore(max_publications=3)
+    store = WeightStore(capacity=3)
     store.publish(tree(1), 1)
     held = store.latest()
     array = held.tree["body"][0]  # type: ignore[union-attr]
@@ -87,7 +97,7 @@ def test_weights_of_another_form_replace_those_before() -> None:
 
 
 def test_a_publisher_that_finds_all_held_says_so_and_goes_on_when_one_is_dropped() -> None:
-    store = WeightStore(max_publications=2)
+    store = WeightStore(capacity=2)
     store.publish(tree(1), 1)
     held = store.latest()
     store.publish(tree(2), 2)
@@ -197,7 +207,7 @@ def test_a_server_needs_something_to_serve() -> None:
     with pytest.raises(TypeError, match="at least one store"):
         echoic.Server()
     with pytest.raises(ValueError, match="at least 2"):
-        WeightStore(max_publications=1)
+        WeightStore(capacity=1)
 
 
 def test_numbers_are_among_those_of_the_server() -> None:

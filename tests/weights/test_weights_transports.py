@@ -152,7 +152,7 @@ def test_a_worker_that_holds_one_for_long_keeps_it_whole(transport: Any) -> None
 
 
 def test_a_killed_subscriber_frees_its_places(transport: Any) -> None:
-    store = WeightStore(max_publications=3)
+    store = WeightStore(capacity=3)
     transport.open(store)
     workers = []
     for version in (1, 2):
@@ -185,7 +185,7 @@ def test_a_killed_publisher_leaves_the_last_whole_publication(transport: Any) ->
 
 
 def test_a_stopped_subscriber_slows_nobody(make_transport: Any) -> None:
-    transport, store = make_transport("tcp"), WeightStore(max_publications=3)
+    transport, store = make_transport("tcp"), WeightStore(capacity=3)
     transport.open(store)
     slow, fast = transport.worker("watch"), transport.client().subscribe()
     said(slow, "ready")
@@ -230,7 +230,7 @@ def test_a_client_that_gave_up_says_so(transport: Any) -> None:
 
 
 def test_a_full_server_is_waited_for_by_a_learner_elsewhere(transport: Any) -> None:
-    store = WeightStore(max_publications=2)
+    store = WeightStore(capacity=2)
     transport.open(store)
     client = transport.client()
     client.publish(tree(1), 1)
@@ -249,7 +249,7 @@ class Stuck:
     """A client of which another thread's publication waits for a place at the server."""
 
     def __init__(self, transport: Any) -> None:
-        self.store = WeightStore(max_publications=2)
+        self.store = WeightStore(capacity=2)
         transport.open(self.store)
         self.client = transport.client()
         self.client.publish(tree(1), 1)
@@ -350,7 +350,7 @@ def test_a_server_without_weights_says_so(transport: Any) -> None:
     table = echoic.Table("replay", {"x": np.zeros(1)}, capacity=2)
     with echoic.Server(table, listen=transport.address) as server:
         client = echoic.connect(server.address).weights()
-        with pytest.raises(echoic.errors.RefusedError, match="no weights"):
+        with pytest.raises(echoic.errors.RefusedError, match="no weights; it has tables"):
             client.subscribe()
         client.close()
 

@@ -680,13 +680,13 @@ fn who_asks_for_what_a_server_does_not_have_is_told_what_it_has() {
     let client = Client::new(dial(&only_tables), spec(0), options()).unwrap();
     match soon(|wait| client.wait_until_connected(wait)) {
         Err(ClientError::Failed(failure)) => {
-            assert_eq!(refusal(failure.error), "STREAM the server has no stream, only tables");
+            assert_eq!(refusal(failure.error), "SERVICE the server has no stream; it has tables");
         }
         other => panic!("{other:?}"),
     }
     match soon(|wait| TableWriter::connect(dial(&only_stream), options(), wait)) {
         Err(TablesError::Failed(failure)) => {
-            assert_eq!(refusal(failure.error), "STREAM the server has no tables, only a stream");
+            assert_eq!(refusal(failure.error), "SERVICE the server has no tables; it has a stream");
         }
         other => panic!("{other:?}"),
     }

@@ -429,7 +429,7 @@ fn a_long_text_comes_whole() {
 #[test]
 fn names_that_are_there_twice_are_refused() {
     let table = || Arc::new(config("twice"));
-    assert!(matches!(check_list(&[table(), table()]), Err(WireError::Spec(_))));
+    assert!(matches!(check_list(&[table(), table()]), Err(WireError::Content(_))));
     let mut written = Vec::new();
     write_list(&mut written, &[table()]);
     assert_eq!(read_list(&mut Reader::new(&written)), Ok(vec![table()]));

@@ -11,7 +11,8 @@ use echoic_replay::WaitReason;
 use echoic_replay::stream::Wait;
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple, PyType};
 
 use crate::array;
 use crate::connect::{ConnectOptions, link_error};
@@ -262,39 +263,25 @@ impl RemoteStream {
         Spec::new(py, self.carrier.spec())
     }
 
-    /// Return the client's numbers.
-    ///
-    /// ``samples_sent``, ``samples_acked`` (stored by the server), ``pending`` (not yet),
-    /// ``window`` (samples that fit), ``bytes_per_sample``, ``bytes_sent``, ``writes`` (system
-    /// calls), ``reconnects``, ``blocked_sends``, ``blocked_time`` (seconds) and ``connected``
-    /// (0 or 1).
-    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let ClientInfo {
-            samples_sent,
-            samples_acked,
-            pending,
-            window,
-            bytes_per_sample,
-            bytes_sent,
-            writes,
-            reconnects,
-            blocked_sends,
-            blocked_time,
-            connected,
-        } = either!(&self.carrier, client => client.info());
-        let dict = PyDict::new(py);
-        dict.set_item("samples_sent", samples_sent)?;
-        dict.set_item("samples_acked", samples_acked)?;
-        dict.set_item("pending", pending)?;
-        dict.set_item("window", window)?;
-        dict.set_item("bytes_per_sample", bytes_per_sample)?;
-        dict.set_item("bytes_sent", bytes_sent)?;
-        dict.set_item("writes", writes)?;
-        dict.set_item("reconnects", reconnects)?;
-        dict.set_item("blocked_sends", blocked_sends)?;
-        dict.set_item("blocked_time", blocked_time)?;
-        dict.set_item("connected", u64::from(connected))?;
-        Ok(dict)
+    /// Return the numbers of this end; it sends no request to the server.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+        let info: ClientInfo = either!(&self.carrier, client => client.info());
+        let class = CLASS.import(py, "echoic.remote_stream", "RemoteStreamStats")?;
+        let numbers = (
+            info.samples_sent,
+            info.samples_acked,
+            info.pending,
+            info.window,
+            info.bytes_per_sample,
+            info.bytes_sent,
+            info.writes,
+            info.reconnects,
+            info.blocked_sends,
+            info.blocked_time,
+            info.connected,
+        );
+        class.call1(numbers)
     }
 
     /// Return what was not acknowledged, once the client is closed or has given up.

@@ -96,9 +96,9 @@ impl<'py> ConnectOptions<'_, 'py> {
             token: self.token()?,
             window_bytes: window_bytes.transpose()?.unwrap_or(known.window_bytes),
             linger: self.seconds("linger")?.unwrap_or(known.linger),
-            deadline: self.seconds("deadline")?,
+            deadline: self.seconds("reconnect")?,
             max_retry: None,
-            connect_timeout: self.seconds("connect_timeout")?.unwrap_or(known.connect_timeout),
+            connect_timeout: self.seconds("timeout")?.unwrap_or(known.connect_timeout),
             producer: producer.transpose()?,
             name: self.name()?,
             steadfast: self.get("steadfast")?.unwrap_or(false),
@@ -164,8 +164,7 @@ pub fn ping<'py>(
     let token = ConnectOptions(options).token()?;
     let dial = peer.dial(py)?;
     let deadline = Instant::now() + wait::seconds("timeout", timeout)?;
-    let probed = py
-        .detach(|| probe(&*dial, token.as_ref(), count, deadline))
+    let probed = wait::aside(py, move || probe(&*dial, token.as_ref(), count, deadline))?
         .map_err(|error| peer.error(py, &error))?;
     let dict = PyDict::new(py);
     dict.set_item("server_version", probed.release)?;

@@ -616,9 +616,21 @@ fn as_array<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArra
     let array = if !known && value.hasattr(intern!(py, "__dlpack__"))? {
         numpy(py)?.call_method1(intern!(py, "from_dlpack"), (value,))?
     } else {
-        numpy(py)?.call_method1(intern!(py, "asarray"), (value,))?
+        match numpy(py)?.call_method1(intern!(py, "asarray"), (value,)) {
+            Err(_) if is_bfloat16(value) => {
+                py.import("echoic.tensors")?.call_method1("bfloat16_array", (value,))?
+            }
+            made => made?,
+        }
     };
     Ok(array.cast_into()?)
+}
+
+/// Whether it is a tensor of torch of the dtype that torch does not give to numpy.
+#[cold]
+fn is_bfloat16(value: &Bound<'_, PyAny>) -> bool {
+    let dtype = value.getattr(intern!(value.py(), "dtype"));
+    dtype.is_ok_and(|dtype| dtype.to_string() == "torch.bfloat16")
 }
 
 fn has_buffer(value: &Bound<'_, PyAny>) -> bool {

@@ -129,7 +129,7 @@ impl Tables {
 
     /// How many restarts of the server the connection has seen.
     #[getter]
-    fn lives(&self) -> u64 {
+    fn incarnations(&self) -> u64 {
         self.connection.requests().incarnations()
     }
 

@@ -22,7 +22,7 @@ use crate::wait;
 /// Draws batches from one table on several servers, and knows whose items they were.
 ///
 /// Each call is given the servers: for each that is there its table, and the number of
-/// the first life that its connection sees. New ones join at the end.
+/// the first incarnation that its connection sees. New ones join at the end.
 #[pyclass(frozen, module = "echoic._native")]
 pub struct Shards {
     shards: core::Shards,
@@ -30,7 +30,7 @@ pub struct Shards {
     process: Process,
 }
 
-/// In the place of each shard that is there, its table and the number of the first life that its
+/// In the place of each shard that is there, its table and the number of the first incarnation that its
 /// connection sees.
 type Places = Vec<Option<(Py<RemoteTable>, u64)>>;
 

@@ -178,10 +178,22 @@ impl Stream {
         Ok(self.state.stats(self.state.get(py)?))
     }
 
+    /// Return at once: samples are stored when ``add`` returns.
+    ///
+    /// A stream of a server in another process delivers here what was added.
+    #[pyo3(signature = (timeout=None))]
+    fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        self.process.check(py)?;
+        wait::deadline(timeout).map(drop)
+    }
+
     /// End intake and wake all waiting calls.
     ///
-    /// Batches already taken stay valid, and complete ones can still be taken.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
+    /// Batches already taken stay valid, and complete ones can still be taken. ``timeout`` has no
+    /// effect: there is nothing to deliver.
+    #[pyo3(signature = (timeout=None))]
+    fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        wait::deadline(timeout)?;
         if self.process.is_current() {
             self.state.get(py)?.close();
         }

@@ -2,6 +2,7 @@
 //! batches that are held too long keep producers waiting.
 
 use std::ops::ControlFlow;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use echoic_replay::WaitReason;
@@ -103,6 +104,34 @@ pub fn detached<T: Send, E: Send>(
         attempt(Wait { deadline, tick, on_tick: &mut on_tick })
     });
     result.map_err(|error| raised.take().map_or(Stopped::Failed(error), Stopped::Raised))
+}
+
+/// Runs `work`, which can't be interrupted, without the GIL. For the main thread another one does it, which an
+/// exception of a signal handler leaves to itself: `work` has to end some time.
+pub fn aside<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
+    if !is_main_thread(py)? {
+        return Ok(py.detach(work));
+    }
+    let (done, mut result) = channel();
+    let run = move || {
+        // After an interrupt nothing receives it.
+        let _ = done.send(work());
+    };
+    std::thread::Builder::new().name("echoic-aside".into()).spawn(run)?;
+    loop {
+        let waiting = &mut result;
+        match py.detach(move || waiting.recv_timeout(SIGNAL_TICK)) {
+            Ok(result) => return Ok(result),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                let text = "the thread of a request has panicked";
+                return Err(pyo3::exceptions::PyRuntimeError::new_err(text));
+            }
+        }
+    }
 }
 
 fn is_main_thread(py: Python<'_>) -> PyResult<bool> {

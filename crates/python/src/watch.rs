@@ -1,5 +1,6 @@
 //! Looking at a server from elsewhere.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use echoic_memory::sync::Mutex;
@@ -14,7 +15,7 @@ use crate::wait;
 /// A connection that asks a server for its state.
 #[pyclass(frozen, module = "echoic._native")]
 pub struct Watcher {
-    watcher: Mutex<NetWatcher>,
+    watcher: Arc<Mutex<NetWatcher>>,
     peer: Peer,
 }
 
@@ -36,10 +37,9 @@ impl Watcher {
         let (peer, token, name) = (given.peer(address)?, given.token()?, given.name()?);
         let dial = peer.dial(py)?;
         let deadline = deadline(timeout)?;
-        let watcher = py
-            .detach(|| NetWatcher::connect(&*dial, token.as_ref(), name, deadline))
-            .map_err(|error| peer.error(py, &error))?;
-        Ok(Self { watcher: Mutex::new(watcher), peer })
+        let connect = move || NetWatcher::connect(&*dial, token.as_ref(), name, deadline);
+        let watcher = wait::aside(py, connect)?.map_err(|error| peer.error(py, &error))?;
+        Ok(Self { watcher: Arc::new(Mutex::new(watcher)), peer })
     }
 
     /// Which release the server is.
@@ -48,16 +48,16 @@ impl Watcher {
         self.watcher.lock().release().to_owned()
     }
 
-    /// Return the server's life and age, its numbers by family, and its connections.
+    /// Return the server's incarnation and age, its numbers by family, and its connections.
     fn look<'py>(
         &self,
         py: Python<'py>,
         timeout: f64,
     ) -> PyResult<(u64, f64, Bound<'py, PyList>, Bound<'py, PyList>)> {
         let deadline = deadline(timeout)?;
-        let seen = py
-            .detach(|| self.watcher.lock().look(deadline))
-            .map_err(|error| self.peer.error(py, &error))?;
+        let watcher = Arc::clone(&self.watcher);
+        let look = move || watcher.lock().look(deadline);
+        let seen = wait::aside(py, look)?.map_err(|error| self.peer.error(py, &error))?;
         observation_dict(py, seen)
     }
 }

@@ -58,7 +58,7 @@ ARGUMENTS: dict[str, Convert] = {
     "age_threshold": count,
     "error_buffer": error_buffer,
     "min_size": positive,
-    "size": positive,
+    "capacity": positive,
     **dict.fromkeys(
         ("exponent", "hot_fraction", "samples_per_insert", "min_diff", "max_diff"), number
     ),

@@ -7,7 +7,7 @@ client. A process that fails stops the others.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from echoic.cli.text import why
 from echoic.workers import Supervisor, Worker
 
 if TYPE_CHECKING:
+    from echoic.remote_stream import RemoteStream
     from echoic.workers import Connection
 
 __all__ = ["Load", "LoadError", "Result", "random_leaf", "run"]
@@ -134,9 +135,10 @@ def send(connection: "Connection", load: Load, index: int) -> Result:
     pool = make_pool(load, np.random.default_rng(index))
     example = mirror((field, field.zeros()) for field in load.spec)
     # Not in a `with` block, which would wait forever for a server that takes nothing.
-    client = echoic.connect(
+    there = echoic.connect(
         load.address, timeout=load.timeout, reconnect=load.timeout, **load.options
-    ).stream(example)
+    )
+    client = cast("RemoteStream", there.stream(example))
     connection.send(0)
     connection.recv()
     cpu = time.process_time()
@@ -147,9 +149,9 @@ def send(connection: "Connection", load: Load, index: int) -> Result:
     cpu = time.process_time() - cpu
     stats = client.stats()
     client.close(load.timeout)
-    if stats["samples_acked"] != samples:
-        raise LoadError(f"sent {samples} samples, and {stats['samples_acked']:.0f} were stored")
-    return Result(samples, seconds, cpu, flushes, stats)
+    if stats.samples_acked != samples:
+        raise LoadError(f"sent {samples} samples, and {stats.samples_acked} were stored")
+    return Result(samples, seconds, cpu, flushes, stats.as_dict())
 
 
 def pump(

@@ -53,7 +53,7 @@ class TableSettings:
     sampler: Annotated[selectors.Selector, choices.selector] = selectors.Uniform()  # noqa: RUF009 - immutable
     remover: Annotated[selectors.Selector, choices.selector] = selectors.Fifo()  # noqa: RUF009 - immutable
     limiter: Annotated[limiters.Limiter, choices.limiter] = limiters.MinSize()  # noqa: RUF009 - immutable
-    max_times_sampled: Annotated[int, to.count] = 0
+    max_times_sampled: Annotated[int, to.positive] | None = None
     seed: Annotated[int, to.seed] | None = None
     durability: Literal["none", "async", "sync"] = "none"
     spec: Annotated[tuple[Field, ...], to.spec] = ()
@@ -194,7 +194,7 @@ def of_reverb(settings: TableSettings) -> echoic.Table:
         remover=in_reverb(reverb.selectors, settings.remover),
         max_size=settings.capacity,
         rate_limiter=in_reverb(reverb.rate_limiters, settings.limiter),
-        max_times_sampled=settings.max_times_sampled,
+        max_times_sampled=settings.max_times_sampled or 0,
         signature=specs.example(settings.signature, tensor_spec) if settings.signature else None,
     ).internal_table.table
     if settings.seed is None and settings.durability == "none":

@@ -98,13 +98,13 @@ class GymnasiumCollector:
             size if observations are large. Default: ``True``.
         max_restarts: Number of times that a worker is replaced before :meth:`recv` raises
             :class:`~echoic.errors.CollectorError`. Default: 3.
-        start_timeout: Seconds that workers may take to make their environments. Default: 60.
+        timeout: Seconds that workers may take to make their environments. Default: 60.
 
     Raises:
         SpecError: If a number is out of range.
         CollectorError: If a worker failed to make its environments or to call the policy; the
             message has its traceback.
-        WaitTimeoutError: If workers took longer than ``start_timeout``.
+        WaitTimeoutError: If workers took longer than ``timeout``.
 
     Examples:
         >>> from echoic.collectors.gymnasium import GymnasiumCollector
@@ -127,7 +127,7 @@ class GymnasiumCollector:
         capacity: int = 1,
         next_observations: bool = True,
         max_restarts: int = 3,
-        start_timeout: float = 60.0,
+        timeout: float = 60.0,
     ) -> None:
         if num_workers is None:
             most = min(num_envs, os.cpu_count() or 1)
@@ -179,7 +179,7 @@ class GymnasiumCollector:
                 for worker, own in enumerate(seeds)
             ]
             self._supervisor.start()
-            self._wait_for_workers(start_timeout)
+            self._wait_for_workers(timeout)
             self._request_ahead(capacity)
         except BaseException:
             self.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from echoic.errors import EchoicError, LeaseError
 from echoic.rollouts.blobs import unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     from typing_extensions import Self
@@ -55,6 +56,7 @@ class RolloutBatch:
         self._source = table
         self._native = native
         self._is_over = False
+        self._tensor: Callable[[Array], Any] | None = None
         #: ``"flat"``, ``"padded"`` or ``"packed"``.
         self.form = form
         #: The version of the policy that this batch will update: t.
@@ -84,6 +86,30 @@ class RolloutBatch:
     def __len__(self) -> int:
         """Return the number of items."""
         return len(self.lengths)
+
+    def as_torch(self, device: Any = None) -> Self:
+        """Return this batch with tensors of PyTorch in place of arrays.
+
+        These are the columns, the fields and the arrays with a value for each token, such as
+        :attr:`versions`. All others stay numpy arrays. The lease is the same.
+
+        Args:
+            device: A ``torch.device`` or its name; the CPU when ``None``, whose tensors share the
+                memory of the arrays.
+
+        Raises:
+            ImportError: If PyTorch is not installed.
+        """
+        from echoic.tensors import tensors_on
+
+        tensor = tensors_on(device)
+        found = copy.copy(self)
+        for name in ("versions", "items_of_cells", "positions", "is_token"):
+            vars(found).pop(name, None)
+        found._tensor = tensor
+        found.columns = {name: tensor(column) for name, column in self.columns.items()}
+        found.fields = {name: tensor(values) for name, values in self.fields.items()}
+        return found
 
     @property
     def is_over(self) -> bool:
@@ -178,11 +204,12 @@ class RolloutBatch:
     def _spread(self, values: Array, fill: int) -> Array:
         """Put a flat array of token values into the form of the columns."""
         if self.form == "flat":
-            return values
-        out = np.full(self.shape, fill, values.dtype)
-        flat = out.reshape(-1)
-        flat[self._token_cells] = values
-        return out
+            out = values
+        else:
+            out = np.full(self.shape, fill, values.dtype)
+            flat = out.reshape(-1)
+            flat[self._token_cells] = values
+        return out if self._tensor is None else self._tensor(out)
 
     @cached_property
     def _token_cells(self) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -88,7 +89,8 @@ class RolloutTable:
             deliver and count it (``"keep"``); or mask its tokens that are too old (``"mask"``).
         target_lag: See *Shipping*; ``None`` delivers batches as soon as they are complete.
         max_mean_lag: Largest mean age of the groups of a batch, in versions.
-        max_uses: Number of times that a group is delivered; 0 delivers it until it is too old.
+        max_uses: Number of times that a group is delivered; ``None`` delivers it until it is too
+            old.
             Values other than 1 need ``order="weighted"``.
         delivery: Whether a batch is delivered again if its consumer fails.
         reservation_ttl: Seconds without a call after which a reservation ends. Default: 60.
@@ -97,7 +99,8 @@ class RolloutTable:
         filter: Which complete groups to keep: a condition on their items' fields and ``length``,
             such as ``"spread(reward) > 0 and max(length) < 4096"``.
         limiter: How often groups are delivered on average, in addition to the other limits.
-        seed: Seed of all random choices. Default: 0.
+        seed: Seed of all random choices; random when ``None``. :attr:`settings` reports it. A table
+            of a directory keeps the seed that it began with.
         directory: Folder in which the table survives its process; created if it does not exist.
             An existing table is continued. Its settings must be the same, except for limits such as
             ``max_running`` and ``reservation_ttl``; an error names a setting that differs.
@@ -160,13 +163,13 @@ class RolloutTable:
         on_stale: OnStale = "drop",
         target_lag: int | None = None,
         max_mean_lag: float | None = None,
-        max_uses: int = 1,
+        max_uses: int | None = 1,
         delivery: Literal["at_least_once", "at_most_once"] = "at_least_once",
         reservation_ttl: float = 60.0,
         on_expiry: Literal["reject", "suspend"] = "reject",
         filter: str | None = None,  # noqa: A002 - what users call it
         limiter: Limiter | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         directory: str | os.PathLike[str] | None = None,
         durability: Literal["none", "async", "sync"] = "async",
         history: bool = False,
@@ -202,7 +205,7 @@ class RolloutTable:
             "on_expiry": on_expiry,
             "filter": filter,
             "limiter": None if limiter is None else _numbers(limiter),
-            "seed": seed,
+            "seed": secrets.randbits(64) if seed is None else seed,
         }
         with working(f"opening rollout table {name!r}"):
             self._native = _native.RolloutTable(settings, directory, durability, history)
@@ -368,6 +371,7 @@ class RolloutTable:
         width: int = 0,
         left: bool = False,
         timeout: float | None = None,
+        device: Any = None,
     ) -> RolloutBatch:
         """Wait until a batch can be delivered, and return it, or one rank's share of it.
 
@@ -389,6 +393,8 @@ class RolloutTable:
             width: Tokens of a row; 0 is the length of the longest item, for padded rows.
             left: Whether padded rows are filled up on the left.
             timeout: Seconds to wait; ``None`` waits forever.
+            device: Where the batch gets tensors of PyTorch, see :meth:`RolloutBatch.as_torch`;
+                numpy arrays when ``None``.
 
         Raises:
             WaitTimeoutError: If there was no batch in time. ``reason`` is ``"GROUP"`` (too few
@@ -398,10 +404,16 @@ class RolloutTable:
                 ``width``. A batch that was made is delivered again.
             ClosedError: If the table is closed.
         """
+        if device is not None:
+            from echoic.tensors import torch_device
+
+            # Checked before a batch is made for it.
+            device = torch_device(device)
         native = self._native.sample(
             groups, tokens, rank, ranks, balance, lease, (form, width, left), timeout
         )
-        return RolloutBatch(self._native, native, form)
+        batch = RolloutBatch(self._native, native, form)
+        return batch if device is None else batch.as_torch(device)
 
     def batches(self, **how: Any) -> Iterator[RolloutBatch]:
         """Yield batches without end; the arguments are those of :meth:`sample`.

@@ -36,8 +36,8 @@ class Shard:
         lent: Whether a writer may use the connection without a check here.
         quiet_until: Until when it may be away without a warning, because it moves.
         missed: Whether a warning was issued that it is away.
-        first_life: The number of the first server process that this connection sees. It is part of
-            keys, so that those of an earlier process name no items of a later one.
+        first_incarnation: The number of the first server process that this connection sees. It is
+            part of keys, so that those of an earlier process name no items of a later one.
     """
 
     def __init__(self, number: int, address: str) -> None:
@@ -54,7 +54,7 @@ class Shard:
         self.lent = False
         self.quiet_until = 0.0
         self.missed = False
-        self.first_life = 0
+        self.first_incarnation = 0
         self._connection: Any = None
 
     def __str__(self) -> str:
@@ -122,7 +122,7 @@ class Shard:
         if self.client is None:
             return 0
         lost = self.pending
-        self.first_life += self._connection.lives + 1
+        self.first_incarnation += self._connection.incarnations + 1
         with contextlib.suppress(EchoicError):
             self.client.close(0.0)
         # Writers that still have the tables find them closed.

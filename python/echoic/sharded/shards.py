@@ -64,7 +64,7 @@ class Shards:
             another address. A shard keeps its position; new ones are added at the end.
         connect: Connects to one of them.
         options: The options of each connection.
-            Its ``deadline`` is the seconds that a call waits for a shard that it needs.
+            Its ``reconnect`` is the seconds that a call waits for a shard that it needs.
         refresh: Seconds between two calls for the addresses; ``None`` calls only while a shard is
             away.
     """
@@ -82,10 +82,10 @@ class Shards:
         self.all = [_placed(number, place) for number, place in enumerate(places)]
         # Those that get inserts; replaced as a whole, too.
         self._takers: list[Shard] = []
-        self.deadline: float | None = options["deadline"]
+        self.deadline: float | None = options["reconnect"]
         # A connection retries forever, whichever server is at the address meanwhile: a shard that
         # comes back is used again, however late, and gets what it had not acknowledged.
-        self._options = {**options, "deadline": None, "steadfast": True}
+        self._options = {**options, "reconnect": None, "steadfast": True}
         self._connect = connect
         self._refresh = refresh
         # Called with a shard that has come back.
@@ -143,6 +143,11 @@ class Shards:
         with ThreadPoolExecutor(len(wanted)) as pool:
             list(pool.map(join, wanted))
         return failed
+
+    def check_open(self) -> None:
+        """Raise ``ClosedError`` if the connection is closed."""
+        if self._ended.is_set():
+            raise ClosedError("the connection to the shards is closed")
 
     # Which are there.
 
@@ -208,8 +213,7 @@ class Shards:
             DisconnectedError: If none was there within the ``deadline`` of all calls.
         """
         while True:
-            if self._ended.is_set():
-                raise ClosedError("the connection to the shards is closed")
+            self.check_open()
             there = [one for one in self.there() if one.takes or not to_insert]
             if there:
                 break
@@ -429,7 +433,7 @@ class Shards:
             warn(f"{shard} has another connection: {lost} inserts that the old one had are lost")
         options = dict(self._options)
         if patience is not None:
-            options["connect_timeout"] = min(patience, options.get("connect_timeout", patience))
+            options["timeout"] = min(patience, options.get("timeout", patience))
         try:
             client = self._connect(shard.address, options)
         except DisconnectedError:
@@ -478,7 +482,7 @@ class Shards:
             self._follow(shard, address)
             if shard.over:
                 return self._join(shard)
-        timeout = self._options.get("connect_timeout", _RETRY)
+        timeout = self._options.get("timeout", _RETRY)
         deadline = time.monotonic() + timeout
         while not shard.arrived and time.monotonic() < deadline:
             if shard.trouble is not None:

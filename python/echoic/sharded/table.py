@@ -82,17 +82,19 @@ class ShardedTable(TableMethods):
         shards.on_return.append(self._welcome)
 
     def _places(self) -> list[tuple[_native.RemoteTable, int] | None]:
-        """Return the table and the first life of each shard, ``None`` for those that are away."""
+        """Return the table and the first incarnation of each shard, ``None`` for those away."""
+        self._shards.check_open()
         self._shards.look()
         return [self._place(shard) for shard in self._shards.all]
 
     def _place(self, shard: Shard) -> tuple[RemoteTable, int] | None:
         table = shard.tables.get(self.name) if shard.there else None
-        return None if table is None else (table, shard.first_life)
+        return None if table is None else (table, shard.first_incarnation)
 
     def _each(self, doing: str, call: Callable[[RemoteTable], _T]) -> list[_T]:
         """Call the tables that are there, and warn where that was not possible."""
         results = []
+        self._shards.check_open()
         self._shards.look()
         for shard in self._shards.all:
             place = self._place(shard)

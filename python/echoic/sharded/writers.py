@@ -61,6 +61,7 @@ class _Episodes(Writes, Generic[_W]):
         Raises:
             WaitTimeoutError: If there was none in time.
         """
+        self._shards.check_open()
         while True:
             shard = self._shard
             while shard is None:
@@ -109,6 +110,7 @@ class _Episodes(Writes, Generic[_W]):
             WaitTimeoutError: If a shard, named in the message, did not store them in time.
             DisconnectedError: If a shard that has items to store was away for too long.
         """
+        self._shards.check_open()
         deadline = deadline_in(timeout)
         for shard, (_, writer) in self._all():
             flush = partial(_flush, writer, block_until_num_items)

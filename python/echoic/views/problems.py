@@ -32,7 +32,7 @@ _REFUSED = {
     "SPEC": "their samples differ from the server's example; their error says how",
     "LIMIT": "there are as many connections as max_connections allows",
     "VERSION": "they run another release",
-    "STREAM": "they ask for a stream or tables that the server does not have",
+    "SERVICE": "they ask for a stream, tables or weights that the server does not have",
     "PROTOCOL": "they sent invalid bytes",
     "CLOSED": "they use tables that are closed",
     "CLOSING": "the server was closing",

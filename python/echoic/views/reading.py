@@ -604,7 +604,7 @@ def read(seen: Observation, answer: float = 0.0) -> Reading:
     gauges = {printable(name): value for name, value in seen.values("gauge", "name").items()}
     return Reading(
         age=seen.age,
-        incarnation=seen.life,
+        incarnation=seen.incarnation,
         release=printable(seen.release),
         server=_server(seen, gauges, answer),
         stream=_stream(seen) if "stream_capacity_samples" in seen.families else None,

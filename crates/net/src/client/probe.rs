@@ -49,7 +49,7 @@ pub fn probe(
         Offer::Spec(spec) => (Some(spec), Vec::new()),
         Offer::Tables(tables) => (None, tables.into_iter().map(|table| table.name).collect()),
         Offer::Known => {
-            return Err(WireError::Spec("the server did not send its spec".into()).into());
+            return Err(WireError::Content("the server did not send its spec".into()).into());
         }
     };
     let mut round_trips = Vec::new();

@@ -191,7 +191,7 @@ impl Numbers {
                     "Publications that have memory, those that are being written included.",
                     info.alive as f64,
                 ),
-                ("echoic_weights_max_publications", "How many may have.", info.most as f64),
+                ("echoic_weights_capacity", "How many may have.", info.most as f64),
                 (
                     "echoic_weights_subscribers",
                     "Subscribers of weights now.",

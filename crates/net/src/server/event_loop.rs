@@ -651,9 +651,8 @@ impl EventLoop {
             return None;
         }
         if open.purpose == Purpose::Weights {
-            let text = "the server has no weights to give or to take".to_owned();
             return match &self.shared.weights {
-                None => Some((RefusalCode::Stream, text)),
+                None => Some(self.lacks("weights")),
                 Some(store) => store.is_closed().then_some(closing),
             };
         }
@@ -662,18 +661,14 @@ impl EventLoop {
                 let text = "this address hands over no memory; use shm://".to_owned();
                 return Some((RefusalCode::Memory, text));
             }
-            let text = match (self.shared.tables.all(), &**self.shared.rollouts) {
-                ([], []) => "the server has no tables, only a stream",
-                ([], _) if open.purpose == Purpose::Insert => {
-                    "the server has no tables that items are inserted into, only rollout tables"
-                }
-                _ => return None,
+            return match (self.shared.tables.all(), &**self.shared.rollouts) {
+                ([], []) => Some(self.lacks("tables")),
+                ([], _) if open.purpose == Purpose::Insert => Some(self.lacks("tables")),
+                _ => None,
             };
-            return Some((RefusalCode::Stream, text.to_owned()));
         }
         let Some(stream) = &self.shared.stream else {
-            let text = "the server has no stream, only tables".to_owned();
-            return Some((RefusalCode::Stream, text));
+            return Some(self.lacks("stream"));
         };
         if stream.is_closed() {
             return Some(closing);
@@ -681,7 +676,7 @@ impl EventLoop {
         if open.stream != super::STREAM {
             let text =
                 format!("no stream is named {:?}; there is {:?}", open.stream, super::STREAM);
-            return Some((RefusalCode::Stream, text));
+            return Some((RefusalCode::Service, text));
         }
         if open.purpose == Purpose::Memory && !self.shared.offers_memory {
             let text = "this address does not lead to the ring's memory; use shm://".to_owned();
@@ -689,6 +684,21 @@ impl EventLoop {
         }
         let spec = open.spec.as_ref()?;
         spec::difference(stream.spec(), spec).map(|text| (RefusalCode::Spec, text))
+    }
+
+    /// The refusal of a client that asks for what the server does not have.
+    fn lacks(&self, service: &str) -> (RefusalCode, String) {
+        let has: Vec<&str> = [
+            ("a stream", self.shared.stream.is_some()),
+            ("tables", !self.shared.tables.all().is_empty()),
+            ("rollout tables", !self.shared.rollouts.is_empty()),
+            ("weights", self.shared.weights.is_some()),
+        ]
+        .into_iter()
+        .filter_map(|(what, is_there)| is_there.then_some(what))
+        .collect();
+        let text = format!("the server has no {service}; it has {}", has.join(", "));
+        (RefusalCode::Service, text)
     }
 
     fn turn_away(&mut self, index: usize, code: RefusalCode, text: &str) {

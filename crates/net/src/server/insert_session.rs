@@ -637,7 +637,7 @@ fn read_chunk(bytes: &[u8], kinds: &mut Kinds) -> Result<Chunk, WireError> {
         }
     };
     let (chunk, used) = Chunk::read_as(bytes, share)
-        .map_err(|error| WireError::Spec(format!("a chunk: {error}")))?;
+        .map_err(|error| WireError::Content(format!("a chunk: {error}")))?;
     if used < bytes.len() {
         let extra = bytes.len() - used;
         return Err(WireError::trailing("CHUNK", extra));

@@ -46,8 +46,8 @@ pub enum RefusalCode {
     Auth,
     /// Samples of another kind.
     Spec,
-    /// No stream has this name, or the server has none at all, or no tables, or no weights.
-    Stream,
+    /// The server has no such service: no stream of this name or at all, no tables, or no weights.
+    Service,
     /// Too many connections.
     Limit,
     /// A later incarnation of the same producer was here.
@@ -70,7 +70,7 @@ variants! {
         2 => Version,
         3 => Auth,
         4 => Spec,
-        5 => Stream,
+        5 => Service,
         6 => Limit,
         7 => Stale,
         8 => Closing,
@@ -129,7 +129,7 @@ const CODES: [(RefusalCode, &str); 12] = [
     (RefusalCode::Version, "VERSION"),
     (RefusalCode::Auth, "AUTH"),
     (RefusalCode::Spec, "SPEC"),
-    (RefusalCode::Stream, "STREAM"),
+    (RefusalCode::Service, "SERVICE"),
     (RefusalCode::Limit, "LIMIT"),
     (RefusalCode::Stale, "STALE"),
     (RefusalCode::Closing, "CLOSING"),

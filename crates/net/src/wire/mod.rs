@@ -103,9 +103,9 @@ pub enum WireError {
         /// The one that they have.
         got: u64,
     },
-    /// The spec describes samples that can't be.
-    #[error("the spec: {0}")]
-    Spec(String),
+    /// What came is well formed, and does not fit what is known: the text says what and why.
+    #[error("{0}")]
+    Content(String),
 }
 
 impl WireError {

@@ -14,7 +14,7 @@ use pyo3::types::PyCFunction;
 
 use super::form::{Casting, Form, no_form, positive};
 use super::replay::seed_number;
-use super::rows::{bytes_in, detached};
+use super::rows::{as_rlox, bytes_in, detached};
 use super::written;
 use crate::batch::{Batch, Device};
 use crate::error::{OrRaise, Raise, replay_error, set};
@@ -291,24 +291,28 @@ impl MmapReplayBuffer {
         self.store(py, &values, false).map(drop)
     }
 
-    /// What `add` does, for the six fields by position.
+    /// What `add` does, for the six fields by position, as rlox has them.
+    #[pyo3(signature = (obs, action, reward, terminated, truncated, next_obs=None))]
     #[expect(clippy::too_many_arguments, reason = "they are the fields of a transition")]
-    fn _push(
+    fn _push<'py>(
         &self,
-        py: Python<'_>,
-        obs: Bound<'_, PyAny>,
-        action: Bound<'_, PyAny>,
-        reward: Bound<'_, PyAny>,
-        terminated: Bound<'_, PyAny>,
-        truncated: Bound<'_, PyAny>,
-        next_obs: Bound<'_, PyAny>,
+        py: Python<'py>,
+        obs: Bound<'py, PyAny>,
+        action: Bound<'py, PyAny>,
+        reward: Bound<'py, PyAny>,
+        terminated: Bound<'py, PyAny>,
+        truncated: Bound<'py, PyAny>,
+        next_obs: Option<Bound<'py, PyAny>>,
     ) -> PyResult<()> {
-        let values = [obs, action, reward, terminated, truncated, next_obs];
-        if self.push_plain(py, &values)? {
-            return Ok(());
-        }
-        self.form.check_six()?;
-        self.store(py, &values, false).map(drop)
+        as_rlox(py, || {
+            let next_obs = self.form.next_obs(py, next_obs)?;
+            let values = [obs, action, reward, terminated, truncated, next_obs];
+            if self.push_plain(py, &values)? {
+                return Ok(());
+            }
+            self.form.check_six()?;
+            self.store(py, &values, false).map(drop)
+        })
     }
 
     /// Add many transitions.

@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::form::{Casting, Field, Form, FrameForm, OBSERVATIONS, no_form, positive};
-use super::rows::{MOST_BYTES, bytes_in, detached};
+use super::rows::{MOST_BYTES, as_rlox, bytes_in, detached};
 use crate::batch::{Batch, Device, KEYS, WEIGHTS};
 use crate::error::{OrRaise, Raise, priority_error, replay_error, spec_error};
 use crate::leaf::Source;
@@ -380,20 +380,24 @@ impl ReplayBuffer {
         self.add_one(py, x, env, None)
     }
 
-    /// What `add` does, for the six fields by position.
+    /// What `add` does, for the six fields by position, as rlox has them.
+    #[pyo3(signature = (obs, action, reward, terminated, truncated, next_obs=None))]
     #[expect(clippy::too_many_arguments, reason = "they are the fields of a transition")]
-    fn _push(
+    fn _push<'py>(
         &self,
-        py: Python<'_>,
-        obs: Bound<'_, PyAny>,
-        action: Bound<'_, PyAny>,
-        reward: Bound<'_, PyAny>,
-        terminated: Bound<'_, PyAny>,
-        truncated: Bound<'_, PyAny>,
-        next_obs: Bound<'_, PyAny>,
+        py: Python<'py>,
+        obs: Bound<'py, PyAny>,
+        action: Bound<'py, PyAny>,
+        reward: Bound<'py, PyAny>,
+        terminated: Bound<'py, PyAny>,
+        truncated: Bound<'py, PyAny>,
+        next_obs: Option<Bound<'py, PyAny>>,
     ) -> PyResult<()> {
-        let values = [obs, action, reward, terminated, truncated, next_obs];
-        self.push_one(py, values, Notes::default())
+        as_rlox(py, || {
+            let next_obs = self.form.next_obs(py, next_obs)?;
+            let values = [obs, action, reward, terminated, truncated, next_obs];
+            self.push_one(py, values, Notes::default())
+        })
     }
 
     /// Add many transitions.
@@ -781,7 +785,7 @@ impl PrioritizedReplayBuffer {
 
     /// What `add` does, for the six fields by position.
     #[pyo3(signature = (
-        obs, action, reward, terminated, truncated, next_obs, priority=None
+        obs, action, reward, terminated, truncated, next_obs=None, priority=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are the fields of a transition")]
     fn _push<'py>(
@@ -791,16 +795,19 @@ impl PrioritizedReplayBuffer {
         reward: Bound<'py, PyAny>,
         terminated: Bound<'py, PyAny>,
         truncated: Bound<'py, PyAny>,
-        next_obs: Bound<'py, PyAny>,
+        next_obs: Option<Bound<'py, PyAny>>,
         priority: Option<f64>,
     ) -> PyResult<()> {
         let (py, base) = (this.py(), this.as_super().get());
-        let mut notes = Notes::default();
-        if let Some(priority) = priority {
-            notes.priorities.push(base.checked_priority(py, priority)?);
-        }
-        let values = [obs, action, reward, terminated, truncated, next_obs];
-        base.push_one(py, values, notes)
+        as_rlox(py, || {
+            let mut notes = Notes::default();
+            if let Some(priority) = priority {
+                notes.priorities.push(base.checked_priority(py, priority)?);
+            }
+            let next_obs = base.form.next_obs(py, next_obs)?;
+            let values = [obs, action, reward, terminated, truncated, next_obs];
+            base.push_one(py, values, notes)
+        })
     }
 
     /// Add many transitions.

@@ -3,7 +3,7 @@
 //! One of plain vectors takes a way of its own, without conversions and lists.
 
 use echoic_memory::row_ring::RowReservation;
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat};
 
@@ -36,6 +36,19 @@ pub struct Plain<'a, 'py> {
     reward: [u8; 4],
     /// Terminated and truncated.
     flags: [u8; 2],
+}
+
+/// Calls `push`. A value that is refused is a `RuntimeError`, as in rlox, which has this one for its cause.
+#[inline]
+pub fn as_rlox(py: Python<'_>, push: impl FnOnce() -> PyResult<()>) -> PyResult<()> {
+    push().map_err(|error| {
+        if !error.is_instance_of::<PyValueError>(py) {
+            return error;
+        }
+        let raised = PyRuntimeError::new_err(error.value(py).to_string());
+        raised.set_cause(py, Some(error));
+        raised
+    })
 }
 
 impl Form {
@@ -123,6 +136,22 @@ impl Form {
             return Err(spec_error(py, text));
         }
         Ok(values)
+    }
+
+    /// The next observation of a transition of vectors; zeros, if it is not given.
+    #[inline]
+    pub fn next_obs<'py>(
+        &self,
+        py: Python<'py>,
+        given: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        match given {
+            Some(given) => Ok(given),
+            None => {
+                let width = self.widths.map_or(0, |(obs, _)| obs);
+                py.import("numpy")?.call_method1("zeros", (width, "float32"))
+            }
+        }
     }
 
     /// Checks that the fields are the six that come by position.

@@ -116,6 +116,11 @@ pub fn config(py: Python<'_>, dict: &Bound<'_, PyDict>) -> PyResult<RolloutConfi
     let delivery: String = required(dict, "delivery")?;
     let on_expiry: String = required(dict, "on_expiry")?;
     let named: String = required(dict, "order")?;
+    let max_uses: Option<u32> = required(dict, "max_uses")?;
+    if max_uses == Some(0) {
+        let text = "max_uses must be at least 1, or None for no limit, got 0";
+        return Err(PyValueError::new_err(text));
+    }
     Ok(RolloutConfig {
         name: required(dict, "name")?,
         schema,
@@ -136,7 +141,7 @@ pub fn config(py: Python<'_>, dict: &Bound<'_, PyDict>) -> PyResult<RolloutConfi
         on_stale: choice("on_stale", &on_stale, &STALE)?,
         target_lag: required(dict, "target_lag")?,
         max_mean_lag: required(dict, "max_mean_lag")?,
-        max_uses: required(dict, "max_uses")?,
+        max_uses: max_uses.unwrap_or(0),
         delivery: choice("delivery", &delivery, &DELIVERY)?,
         reservation_ttl_ms: seconds("reservation_ttl")?.unwrap_or(u64::MAX >> 16),
         on_expiry: choice("on_expiry", &on_expiry, &EXPIRY)?,
@@ -186,7 +191,7 @@ pub fn dict<'py>(py: Python<'py>, config: &RolloutConfig) -> PyResult<Bound<'py,
     dict.set_item("on_stale", name_of(config.on_stale, &STALE))?;
     dict.set_item("target_lag", config.target_lag)?;
     dict.set_item("max_mean_lag", config.max_mean_lag)?;
-    dict.set_item("max_uses", config.max_uses)?;
+    dict.set_item("max_uses", (config.max_uses > 0).then_some(config.max_uses))?;
     dict.set_item("delivery", name_of(config.delivery, &DELIVERY))?;
     dict.set_item("reservation_ttl", seconds(config.reservation_ttl_ms))?;
     dict.set_item("on_expiry", name_of(config.on_expiry, &EXPIRY))?;

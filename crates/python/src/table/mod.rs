@@ -56,7 +56,7 @@ impl Table {
         remover: Settings,
         limiter: Settings,
         capacity: i64,
-        max_times_sampled: i64,
+        max_times_sampled: Option<i64>,
         seed: u64,
         trajectories: Option<&Bound<'_, PyAny>>,
         durability: &str,
@@ -69,6 +69,10 @@ impl Table {
                 pyo3::exceptions::PyValueError::new_err(message)
             })
         };
+        if max_times_sampled == Some(0) {
+            let text = "max_times_sampled must be at least 1, or None for no limit, got 0";
+            return Err(pyo3::exceptions::PyValueError::new_err(text));
+        }
         let (form, structure, shape) = match example {
             Some(example) => {
                 let tree = Tree::compile(example, "")?;
@@ -90,7 +94,7 @@ impl Table {
             remover: remover.selector()?,
             limiter: limiter.limiter(py)?,
             capacity: count("capacity", capacity)?,
-            max_times_sampled: count("max_times_sampled", max_times_sampled)?,
+            max_times_sampled: count("max_times_sampled", max_times_sampled.unwrap_or(0))?,
             seed,
         };
         let metadata = metadata.unwrap_or_default().to_vec();
@@ -365,7 +369,8 @@ impl Table {
         dict.set_item("size", numbers.size)?;
         dict.set_item("total_weight", numbers.total_weight)?;
         dict.set_item("capacity", entry.capacity)?;
-        dict.set_item("max_times_sampled", numbers.max_times_sampled)?;
+        let most = (numbers.max_times_sampled > 0).then_some(numbers.max_times_sampled);
+        dict.set_item("max_times_sampled", most)?;
         dict.set_item("inserts", counts.inserts)?;
         dict.set_item("samples", counts.samples)?;
         dict.set_item("deletions", counts.deletions)?;
@@ -388,6 +393,7 @@ impl Table {
         if let Some(table) = local {
             dict.set_item("sampler", table.config().sampler.to_string())?;
             dict.set_item("remover", table.config().remover.to_string())?;
+            dict.set_item("seed", table.config().seed)?;
         }
         if let Some(journal) = local.and_then(|table| table.journal()) {
             dict.set_item("journal_records", journal.next)?;

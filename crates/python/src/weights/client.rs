@@ -35,14 +35,14 @@ impl RemoteWeightStore {
     fn new(
         py: Python<'_>,
         address: &str,
-        max_publications: i64,
+        capacity: i64,
         options: &Bound<'_, PyDict>,
     ) -> PyResult<Self> {
         let given = ConnectOptions(options);
         let (peer, options) = (given.peer(address)?, given.options()?);
-        let most = size("max_publications", max_publications)?;
+        let most = size("capacity", capacity)?;
         if most < 2 {
-            let text = format!("max_publications must be at least 2, got {most}");
+            let text = format!("capacity must be at least 2, got {most}");
             return Err(PyValueError::new_err(text));
         }
         // What can't be an address is found out now.

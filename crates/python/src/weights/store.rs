@@ -42,7 +42,7 @@ impl Raise for WeightsError {
                 let error = timeout_error(
                     py,
                     "timed out: all publications that there may be are held by arrays that are still \
-                     alive; drop them, copy what you keep, or raise max_publications",
+                     alive; drop them, copy what you keep, or raise capacity",
                 );
                 set(py, error, "reason", "LEASED")
             }
@@ -89,9 +89,9 @@ pub fn publish_version(
 #[pymethods]
 impl WeightStore {
     #[new]
-    #[pyo3(signature = (max_publications))]
-    fn new(py: Python<'_>, max_publications: i64) -> PyResult<Self> {
-        let most = size("max_publications", max_publications)?;
+    #[pyo3(signature = (capacity))]
+    fn new(py: Python<'_>, capacity: i64) -> PyResult<Self> {
+        let most = size("capacity", capacity)?;
         let config = WeightsConfig { most, ..WeightsConfig::default() };
         let store = CoreStore::new(config).or_raise(py)?;
         Ok(Self { store: Arc::new(store), forms: Arc::default(), process: Process::current() })
@@ -165,7 +165,7 @@ impl WeightStore {
         dict.set_item("published_bytes", info.published_bytes)?;
         dict.set_item("bytes", info.latest_bytes)?;
         dict.set_item("held_publications", info.alive)?;
-        dict.set_item("max_publications", info.most)?;
+        dict.set_item("capacity", info.most)?;
         dict.set_item("blocked_publications", info.blocked)?;
         dict.set_item("blocked_time", info.blocked_time.as_secs_f64())?;
         dict.set_item("subscribers", info.subscribers)?;

@@ -125,6 +125,16 @@ impl Subscription {
         self.core.is_closed()
     }
 
+    fn __repr__(&self) -> String {
+        let version = self.version().map_or("None".into(), |version| version.to_string());
+        let state = match (self.closed(), self.connected()) {
+            (true, _) => ", closed",
+            (false, true) => "",
+            (false, false) => ", not connected",
+        };
+        format!("Subscription(version={version}{state})")
+    }
+
     fn __iter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
         this
     }

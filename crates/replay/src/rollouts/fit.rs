@@ -1,9 +1,9 @@
 //! Which settings of a table may differ when it is opened again.
 //!
 //! `max_running`, `capacity`, `pipeline_depth`, `auto_tune`, `target_lag`, `max_mean_lag`, `reservation_ttl`,
-//! `on_expiry`, `group_deadline` and `delivery` may be others: they say what is done from now on. The rest says what
-//! the groups that are there are, or in which order and how old they may be delivered; a table with other such
-//! settings is another table.
+//! `on_expiry`, `group_deadline` and `delivery` may be others: they say what is done from now on. So may `seed`, which
+//! has no effect: a table goes on with its random choices, and keeps its seed. The rest says what the groups that are
+//! there are, or in which order and how old they may be delivered; a table with other such settings is another table.
 
 use std::fmt::{Debug, Write as _};
 
@@ -43,7 +43,7 @@ impl RolloutConfig {
             on_expiry: _,
             filter,
             limiter,
-            seed,
+            seed: _,
         } = self;
         let mut found = String::new();
         let mut compare = |what: &str, ours: &dyn Debug, theirs: &dyn Debug| {
@@ -69,7 +69,6 @@ impl RolloutConfig {
         compare("max_uses", max_uses, &kept.max_uses);
         compare("filter", &filter.as_ref().map(ToString::to_string), &text(kept));
         compare("limiter", limiter, &kept.limiter);
-        compare("seed", seed, &kept.seed);
         if found.is_empty() { Ok(()) } else { Err(found) }
     }
 }

@@ -140,7 +140,7 @@ class Client(Connection):
         """Return the tables by name; find the shards first, if that was not done yet."""
         with self._lock:
             if not self.is_connected and not self._closed:
-                state = self._to.wait_until_open(self._options["connect_timeout"])
+                state = self._to.wait_until_open(self._options["timeout"])
                 self._to.token, self._options["token"] = state.token, state.token.encode()
             return super()._opened()
 

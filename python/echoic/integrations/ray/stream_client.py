@@ -291,7 +291,7 @@ class StreamClient(Delivers):
     def _look(self) -> None:
         """Start a thread that looks for the server while there is no connection."""
         link = self._link
-        if link is not None and link.stats()["connected"]:
+        if link is not None and link.stats().connected:
             # Results of an earlier search are out of date.
             self._away = self._trouble = self._fault = None
             return
@@ -314,7 +314,7 @@ class StreamClient(Delivers):
         try:
             place = self._ask()
             link = self._link
-            if place is None or (link is not None and link.stats()["connected"]):
+            if place is None or (link is not None and link.stats().connected):
                 return
             before = None if link is None or link.closed else self._place
             # At its old address the connection is restored by itself.
@@ -439,7 +439,7 @@ class StreamClient(Delivers):
     def _pending(self) -> int:
         # Read together: another thread may give up the one and keep the other meanwhile.
         link, left = self._link, self._left
-        waiting = 0 if link is None else int(link.stats()["pending"])
+        waiting = 0 if link is None else int(link.stats().pending)
         return waiting + (0 if left is None else _count(left))
 
     def _check_open(self) -> None:
@@ -460,7 +460,7 @@ class StreamClient(Delivers):
     def is_connected(self) -> bool:
         """Whether it has an open connection."""
         link = self._link
-        return link is not None and bool(link.stats()["connected"])
+        return link is not None and bool(link.stats().connected)
 
     @property
     def addresses(self) -> list[str]:
@@ -475,7 +475,7 @@ class StreamClient(Delivers):
         are not acknowledged. Before the client is used there are no others.
         """
         with self._lock:
-            numbers = {} if self._link is None else self._link.stats()
+            numbers = {} if self._link is None else self._link.stats().as_dict()
             more = {"moves": float(max(self._moves, 0)), "undelivered": float(self._pending())}
             return {**numbers, **more}
 

@@ -201,7 +201,7 @@ class Client:
 
     def _source(self, name: str) -> Source:
         table = self._table(name)
-        return Source(table, table.stats().max_times_sampled)
+        return Source(table, table.stats().max_times_sampled or 0)
 
     def signatures(self) -> Signatures:
         """Return the dtypes and shapes of the items of each table."""

@@ -60,7 +60,7 @@ class Table:
             sampler=sampler._setting,
             remover=remover._setting,
             limiter=rate_limiter.setting(size),
-            max_times_sampled=max(0, max_times_sampled),
+            max_times_sampled=max_times_sampled if max_times_sampled > 0 else None,
             metadata=describe(
                 sampler, remover, rate_limiter, max_size, max_times_sampled, signature
             ),

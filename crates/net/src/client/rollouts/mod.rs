@@ -112,7 +112,7 @@ impl Calls {
                 Outcome::Appended(reached) => status = reached,
                 other => {
                     let text = format!("an answer of another kind: {other:?}");
-                    return Err(TablesError::Wire(WireError::Spec(text)));
+                    return Err(TablesError::Wire(WireError::Content(text)));
                 }
             }
         }

@@ -158,7 +158,7 @@ impl Pipeline for InsertFrames {
 
     fn resume(&mut self, welcome: Welcome) -> Result<(), LinkError> {
         let Offer::Tables(tables) = welcome.offer else {
-            return Err(WireError::Spec("the server did not list its tables".into()).into());
+            return Err(WireError::Content("the server did not list its tables".into()).into());
         };
         let known = self.shared.tables.get_or_init(|| tables.clone());
         check_same(known, &tables)?;

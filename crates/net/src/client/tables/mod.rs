@@ -141,5 +141,5 @@ fn check_same(before: &[TableEntry], now: &[TableEntry]) -> Result<(), WireError
     let (before, now) = (names(before), names(now));
     let how = if before == now { ", with items of another kind" } else { "" };
     let text = format!("the server has the tables {now:?}{how}, and had {before:?}");
-    Err(WireError::Spec(text))
+    Err(WireError::Content(text))
 }

@@ -613,11 +613,16 @@ impl RequestFrames {
                 _ => return Err(not_that(header, &payload, "ROLLOUT_TABLES")),
             }
         };
-        if *self.pending.rollouts.get_or_init(|| configs.clone()) == configs {
+        let known = self.pending.rollouts.get_or_init(|| configs.clone());
+        // A server that is started anew may choose another seed.
+        let same = |(one, other): (&Arc<RolloutConfig>, &Arc<RolloutConfig>)| {
+            **one == RolloutConfig { seed: one.seed, ..RolloutConfig::clone(other) }
+        };
+        if known.len() == configs.len() && known.iter().zip(&configs).all(same) {
             return Ok(());
         }
         let text = "the server's rollout tables are not those that it had before; connect again";
-        Err(WireError::Spec(text.into()).into())
+        Err(WireError::Content(text.into()).into())
     }
 
     /// Learns from a batch how large the next one may be.
@@ -686,7 +691,7 @@ impl Pipeline for RequestFrames {
 
     fn resume(&mut self, welcome: Welcome) -> Result<(), LinkError> {
         let Offer::Tables(tables) = welcome.offer else {
-            return Err(WireError::Spec("the server did not list its tables".into()).into());
+            return Err(WireError::Content("the server did not list its tables".into()).into());
         };
         let known = self.pending.tables.get_or_init(|| tables.clone());
         check_same(known, &tables)?;

@@ -131,7 +131,7 @@ impl<T: Any> PendingReply<T> {
         gone: impl Fn(&Reconnector) -> bool,
     ) -> Result<T, TablesError> {
         if self.is_answered {
-            return Err(WireError::Spec("the answer was taken".into()).into());
+            return Err(WireError::Content("the answer was taken".into()).into());
         }
         let Self { pending, reconnector, id, slot, .. } = &*self;
         let mut is_answered = false;
@@ -158,7 +158,7 @@ impl<T: Any> PendingReply<T> {
         }
         self.is_answered |= is_answered;
         let reply = waited??;
-        let wrong = || TablesError::Wire(WireError::Spec("an answer of another kind".into()));
+        let wrong = || TablesError::Wire(WireError::Content("an answer of another kind".into()));
         reply.downcast().map(|reply| *reply).map_err(|_| wrong())
     }
 }
@@ -481,7 +481,7 @@ impl Requests {
     pub fn table_info(&self, table: u32, wait: Wait<'_>) -> Result<Numbers, TablesError> {
         let all = self.info(Some(table), wait)?;
         all.into_iter().find(|numbers| numbers.table == table).ok_or_else(|| {
-            TablesError::Wire(WireError::Spec("the server said nothing of the table".into()))
+            TablesError::Wire(WireError::Content("the server said nothing of the table".into()))
         })
     }
 

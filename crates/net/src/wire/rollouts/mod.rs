@@ -40,13 +40,13 @@ pub fn read_list(reader: &mut Reader<'_>) -> Result<Vec<Arc<RolloutConfig>>, Wir
 ///
 /// # Errors
 ///
-/// [`WireError::Codec`] names the limit, [`WireError::Spec`] a name that is there twice.
+/// [`WireError::Codec`] names the limit, [`WireError::Content`] a name that is there twice.
 pub fn check_list(configs: &[Arc<RolloutConfig>]) -> Result<(), WireError> {
     WireError::check_most("number of rollout tables", MAX_TABLES, configs.len())?;
     let mut names = HashSet::new();
     if let Some(twice) = configs.iter().find(|config| !names.insert(&config.name)) {
         let text = format!("there are two rollout tables named {:?}", twice.name);
-        return Err(WireError::Spec(text));
+        return Err(WireError::Content(text));
     }
     let mut written = Vec::new();
     write_list(&mut written, configs);

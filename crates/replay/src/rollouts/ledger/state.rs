@@ -577,7 +577,11 @@ impl Ledger {
         }
         self.filter = config.bound_filter()?;
         self.limiter = config.bound_limiter()?;
-        self.config = config;
+        let seed = self.config.seed;
+        self.config = match config.seed == seed {
+            true => config,
+            false => Arc::new(RolloutConfig { seed, ..RolloutConfig::clone(&config) }),
+        };
         Ok(())
     }
 }
