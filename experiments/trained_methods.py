@@ -46,7 +46,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "uniform replay": {"replay": "uniform"},
     "no replay": {"replay": "none"},
 }
-BASELINES = ("ppo-rlhf", "impala")
+BASELINES = ("ppo", "impala")
 SETTINGS: dict[str, Any] = {
     "device": "cpu",
     "num_actors": 16,

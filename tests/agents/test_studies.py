@@ -79,7 +79,7 @@ def test_methods_are_trained_evaluated_and_reported(tmp_path: Path) -> None:
     # Two seeds, five episodes each, and none that a method was trained on.
     assert len(rows) == len(methods) * 2 * 5
     assert {row["task"] for row in rows} == {"navigation-8"}
-    assert (folder / "report.html").exists()
+    assert (folder / "benchmark_report.md").exists()
     studies.main(command)
     assert (folder / "rows.jsonl").read_text() == text
 

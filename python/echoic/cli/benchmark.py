@@ -142,10 +142,14 @@ def lines(result: "BenchmarkResult") -> list[str]:
         ends = one.success_interval
         interval = f" ({ends[0]:.3f} … {ends[1]:.3f})" if ends else ""
         text.append(
-            f"{one.task}: {one.arm}: success {one.success_rate:.3f}{interval},"
+            f"{one.provenance}: {one.arm}: success {one.success_rate:.3f}{interval},"
             f" reward {one.avg_reward:.3f}, {one.episodes} episodes"
         )
-    for title, rows in (("skipped", result.skipped), ("failed", result.failed)):
+    for title, rows in (
+        ("skipped", result.skipped),
+        ("failed", result.failed),
+        ("not applicable", result.not_applicable),
+    ):
         if rows:
             text.append(f"{title}: {len(rows)} cells; the report says why")
     return [*text, *(f"{name}: {path}" for name, path in result.files.items())]

@@ -53,7 +53,7 @@ async def trained(name, cell):
 
 
 def test_names_are_known():
-    assert {"echo-rl", "impala", "ppo-rlhf", "rlaif"} <= set(method_names())
+    assert {"echo-rl", "impala", "ppo", "ppo-rlhf", "rlaif"} <= set(method_names())
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_names_are_known():
         pytest.param(
             "impala", {"ppo_config": PPOConfig(learning_rate=1e-2), "steps": 4096}, id="impala"
         ),
-        pytest.param("ppo-rlhf", {}, id="ppo"),
+        pytest.param("ppo", {}, id="ppo"),
     ),
 )
 def test_it_is_better_than_chance(cell, name, settings):
@@ -84,8 +84,8 @@ def test_a_policy_learns_by_rewards_that_were_learned_from_preferences(cell):
 
 
 def test_a_run_that_was_begun_goes_on(cell):
-    asyncio.run(trained("ppo-rlhf", cell(256)))
-    _, numbers, _ = asyncio.run(trained("ppo-rlhf", cell(512)))
+    asyncio.run(trained("ppo", cell(256)))
+    _, numbers, _ = asyncio.run(trained("ppo", cell(512)))
     assert (numbers["steps"], numbers["updates"]) == (512, 4)
 
 

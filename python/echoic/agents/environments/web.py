@@ -264,13 +264,10 @@ def read_rows(folder: str | Path) -> Rows:
         if len(files) != 1:
             had = ", ".join(one.name for one in files) or "none"
             raise ArgumentError(f"{place} must have one file {pattern}; it has {had}")
-        try:
+        with _shape_of(files[0].name):
             read = json.loads(files[0].read_text("utf-8"))
-        except ValueError as error:
-            raise ArgumentError(f"{files[0].name} is no JSON: {error}") from None
-        if not isinstance(read, kind):
-            wanted, came = "list" if kind is list else "object", type(read).__name__
-            raise ArgumentError(f"{files[0].name} must hold a JSON {wanted}, not {came}")
+            if not isinstance(read, kind):
+                raise TypeError(f"expected a {kind.__name__}, got a {type(read).__name__}")
         found.append(read)
     return found[0], found[1], found[2]
 
@@ -291,20 +288,15 @@ def open_shop(rows: Rows, rng: random.Random) -> tuple[list[Product], list[Goal]
     """
     items, attributes, human = rows
     products: dict[str, Product] = {}
-    # Identifiers are compared without regard to case.
-    known: dict[str, str] = {}
     for number, row in enumerate(items):
         with _shape_of(f"item {number}"):
-            asin = _text(row["asin"])
+            (asin,) = _texts([row["asin"]])
             # Upstream leaves these out, too.
-            if asin == "nan" or len(asin) > _LONGEST_ID or asin in products:
-                continue
-            products[asin] = _product_of(row, attributes.get(asin) or {}, rng)
-        other = known.setdefault(asin.lower(), asin)
-        if other != asin:
-            raise ArgumentError(f"item {number}: asin {asin!r} differs from {other!r} by case only")
-    if not products:
-        raise ArgumentError("there are no items")
+            if asin != "nan" and len(asin) <= _LONGEST_ID and asin not in products:
+                products[asin] = _product_of(row, attributes.get(asin) or {}, rng)
+    # Commands name identifiers without regard to case.
+    if len({asin.lower() for asin in products}) < max(len(products), 1):
+        raise ArgumentError("there are no items, or two that differ by case only")
     goals = []
     for product in products.values():
         with _shape_of(f"an instruction for {product.asin}"):
@@ -314,16 +306,10 @@ def open_shop(rows: Rows, rng: random.Random) -> tuple[list[Product], list[Goal]
     return list(products.values()), goals
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r:.80} is no text")
-    return value
-
-
 def _texts(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str):
+    if isinstance(value, str) or not all(isinstance(one, str) for one in value):
         raise TypeError(f"{value!r:.80} is no list of texts")
-    return tuple(map(_text, value))
+    return tuple(value)
 
 
 def _product_of(row: Mapping[str, Any], more: Mapping[str, Any], rng: random.Random) -> Product:
@@ -333,14 +319,16 @@ def _product_of(row: Mapping[str, Any], more: Mapping[str, Any], rng: random.Ran
     if pricing and not (prices and all(map(math.isfinite, prices))):
         raise ValueError(f"there is no price like '$12.50', but {pricing!r}")
     prices = prices or [_NO_PRICE]
+    names = ("asin", "name", "full_description", "category", "product_category")
+    asin, name, description, category, levels = _texts([row[one] for one in names])
     return Product(
-        asin=row["asin"],
-        name=_text(row["name"]),
-        description=_text(row["full_description"]),
+        asin=asin,
+        name=name,
+        description=description,
         bullets=_texts(bullets if isinstance(bullets, list) else [str(bullets)]),
-        category=_text(row["category"]),
+        category=category,
         query=row["query"].lower().strip(),
-        product_category=_text(row["product_category"]),
+        product_category=levels,
         price=prices[0] if len(prices) == 1 else rng.uniform(prices[0], prices[1]),
         price_tag=" to ".join(f"${one}" for one in prices[:2]),
         attributes=_texts(more.get("attributes") or ["DUMMY_ATTR"]),

@@ -60,7 +60,7 @@ class BenchmarkConfig:
         save_detailed_results: Whether the steps of the first episodes of each cell are kept, for
             the viewer. The rows of all episodes always are.
         generate_plots: Whether the report has pictures; they need matplotlib.
-        generate_report: Whether there is a report, in Markdown and in HTML.
+        generate_report: Whether there is a report, in Markdown.
         baseline_configs: Settings of the other methods, by name.
         evaluation_task_configs: Settings that differ in evaluation from those in training, by task:
             for data sets that have a part of their own for that.

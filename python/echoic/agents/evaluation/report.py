@@ -1,13 +1,12 @@
-"""The report of a benchmark, in Markdown and in HTML, with pictures and a viewer of trajectories.
+"""The report of a benchmark, in Markdown, with pictures, and a page to read trajectories.
 
 Every number stands with the rows that it is computed of: a table's first columns are the filter of
-``rows.jsonl``. Text of environments and models is escaped in HTML and tables, and cut to a length;
-pages need no server and forbid scripts. Pictures are drawn without a screen, and need matplotlib.
+``rows.jsonl``. Text of environments and models is escaped, and cut to a length; the page needs no
+server and forbids scripts. Pictures are drawn without a screen, and need matplotlib.
 """
 
 from __future__ import annotations
 
-import base64
 import html
 import re
 from typing import TYPE_CHECKING, Any
@@ -41,25 +40,15 @@ Tokens and costs are those of acting; the training cost is what a judge's tokens
 Tokens per second are those that a model read or wrote by the seconds of the episodes; 'new' \
 leaves out those from a cache.
 Each line's numbers are of the rows of `rows.jsonl` with its task, method, backbone and settings."""
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
-td, th { border-bottom: 1px solid #8884; padding: .25rem .6rem; text-align: left }
-img { max-width: 100%; background: white } code { font-size: 90% }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; padding: .5rem; margin: .3rem 0 }
-pre { background: #8881 } pre.thought { font-style: italic }
-pre.action { border-left: 3px solid #38c }
-summary { cursor: pointer } .won { color: #2a7 } .lost { color: #c43 } small { opacity: .7 }
+_HEAD = """<!doctype html><html lang="en"><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>Trajectories</title><style>
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; padding: .5rem; background: #8881 }
+pre.thought { font-style: italic } pre.action { border-left: 3px solid #38c }
+.won { color: #2a7 } .lost { color: #c43 } small { opacity: .7 }
+</style><h1>Trajectories</h1>
 """
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-
-
-def _page(title: str, body: str) -> str:
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f"<title>{title}</title><style>{_STYLE}</style>{body}</html>\n"
-    )
 
 
 def draw(result: BenchmarkResult, rows: Sequence[dict[str, Any]], folder: Path) -> dict[str, Path]:
@@ -144,12 +133,12 @@ def write_viewer(rows: Sequence[dict[str, Any]], root: Path) -> Path | None:
         if one.get("id") in known and "turns" in one
     }
     shown = sorted(kept)[:_MOST_EPISODES]
-    parts = ["<h1>Trajectories</h1>"]
+    parts = [_HEAD]
     for id_ in shown:
         parts += _episode(known[id_], kept[id_])
     if len(kept) > len(shown):
         parts.append(f"<p>… and {len(kept) - len(shown)} more, in turns.jsonl.</p>")
-    return _write(root / "trajectories.html", _page("Trajectories", "".join(parts)))
+    return _write(root / "trajectories.html", "".join(parts))
 
 
 def _write(path: Path, text: str) -> Path:
@@ -182,57 +171,33 @@ def _cut(text: str) -> str:
 
 
 class _Document:
-    """Paragraphs, tables and pictures, written as Markdown and as HTML."""
+    """Blocks of Markdown, in which text that is not ours is escaped."""
 
     def __init__(self) -> None:
-        self._blocks: list[tuple[str, str]] = []
+        self.blocks: list[str] = []
 
     def title(self, text: str, level: int = 2) -> None:
-        self._blocks.append(
-            (f"{'#' * level} {_cell(text)}", f"<h{level}>{_escaped(text)}</h{level}>")
-        )
+        self.blocks.append(f"{'#' * level} {_cell(text)}")
 
     def text(self, text: str) -> None:
-        self._blocks.append((_cell(text), f"<p>{_escaped(text)}</p>"))
+        self.blocks.append(_cell(text))
 
-    def lines(self, texts: Iterable[str], *, ours: bool = False) -> None:
-        """Add a list; Markdown is active in our own text only."""
-        texts, form = list(texts), _plain if ours else _cell
-        items = "".join(f"<li>{_escaped(text)}</li>" for text in texts)
-        self._blocks.append(("\n".join(f"- {form(text)}" for text in texts), f"<ul>{items}</ul>"))
+    def lines(self, texts: Iterable[str]) -> None:
+        self.blocks.append("\n".join(f"- {_cell(text)}" for text in texts))
 
     def table(self, rows: Sequence[dict[str, str]]) -> None:
         """Add a table of rows with the same columns; nothing without rows."""
-        if not rows:
-            return
-        lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
-        marked = ["| " + " | ".join(map(_cell, line)) + " |" for line in lines]
-        marked[1] = "| " + " | ".join(lines[1]) + " |"
-        head = "".join(f"<th>{_escaped(text)}</th>" for text in lines[0])
-        body = "".join(
-            "<tr>" + "".join(f"<td>{_escaped(text)}</td>" for text in line) + "</tr>"
-            for line in lines[2:]
-        )
-        self._blocks.append(("\n".join(marked), f"<table><tr>{head}</tr>{body}</table>"))
-
-    def picture(self, path: Path, alt: str) -> None:
-        data = base64.b64encode(path.read_bytes()).decode()
-        image = f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{data}">'
-        self._blocks.append((f"![{_cell(alt)}]({path.parent.name}/{path.name})", image))
-
-    def link(self, text: str, path: Path) -> None:
-        anchor = f'<p><a href="{html.escape(path.name)}">{_escaped(text)}</a></p>'
-        self._blocks.append((f"[{_cell(text)}]({path.name})", anchor))
+        if rows:
+            lines = [map(_cell, rows[0]), ["---"] * len(rows[0])]
+            lines += [map(_cell, row.values()) for row in rows]
+            self.blocks.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
 
     def markdown(self) -> str:
-        return "\n\n".join(markdown for markdown, _ in self._blocks) + "\n"
-
-    def html(self) -> str:
-        return _page("Benchmark", "".join(block for _, block in self._blocks))
+        return "\n\n".join(self.blocks) + "\n"
 
 
 def write_report(result: BenchmarkResult, rows: Sequence[dict[str, Any]], root: Path) -> None:
-    """Write ``benchmark_report.md`` and ``report.html``, pictures, and the viewer."""
+    """Write ``benchmark_report.md``, pictures, and ``trajectories.html``."""
     config, page = result.config, _Document()
     page.title("Benchmark", 1)
     page.text(
@@ -241,7 +206,7 @@ def write_report(result: BenchmarkResult, rows: Sequence[dict[str, Any]], root: 
         f" {len(result.failed)} failed, {len(result.not_applicable)} not applicable,"
         f" {len(result.missing)} not done."
     )
-    page.lines(_NOTES.splitlines(), ours=True)
+    page.blocks.append("\n".join(f"- {line}" for line in _NOTES.splitlines()))
     _results(page, result)
     _pictures(page, result, rows, root)
     _reasons(page, "Skipped", result.skipped)
@@ -254,10 +219,9 @@ def write_report(result: BenchmarkResult, rows: Sequence[dict[str, Any]], root: 
     viewer = write_viewer(rows, root) if config["save_detailed_results"] else None
     if viewer is not None:
         page.title("Trajectories")
-        page.link("What was seen and done in the first episodes of each cell", viewer)
+        page.blocks.append(f"[The steps of the first episodes of each cell]({viewer.name})")
         result.files["trajectories"] = str(viewer)
     result.files["report"] = str(_write(root / "benchmark_report.md", page.markdown()))
-    result.files["html"] = str(_write(root / "report.html", page.html()))
 
 
 def _results(page: _Document, result: BenchmarkResult) -> None:
@@ -354,7 +318,7 @@ def _pictures(
         return
     page.title("Pictures")
     for alt, path in made.items():
-        page.picture(path, alt)
+        page.blocks.append(f"![{alt}]({path.parent.name}/{path.name})")
         result.files[path.stem] = str(path)
 
 
@@ -412,12 +376,5 @@ def _cached(one: TaskResult, form: str, value: float | None) -> str:
 
 def _cell(text: str) -> str:
     """Escape text for a cell or line of Markdown."""
-    return re.sub(r"([\\|\[\]!`*_])", r"\\\1", _plain(text))
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"\s+", " ", text).replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(text))
+    plain = re.sub(r"\s+", " ", text).replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\|\[\]!`*_])", r"\\\1", plain)

@@ -35,6 +35,7 @@ __all__ = [
     "wilson_interval",
 ]
 
+_UPPER = 0.975
 # Most pairs of which all permutations are counted.
 _EXACT = 16
 _DRAWN = 20_000
@@ -60,20 +61,16 @@ def bootstrap_interval(
     strata: Sequence[ArrayLike],
     *,
     statistic: str = "mean",
-    confidence: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
-    expand: bool = True,
 ) -> tuple[float, float] | None:
-    """Compute an interval for a statistic of all values; runs are resampled within each stratum.
+    """Compute a 95 % interval for a statistic; runs are resampled within each stratum.
 
     Args:
         strata: The values of the runs of each task; one list for one task.
         statistic: ``"mean"`` or ``"iqm"``.
-        confidence: How often such intervals should hold the true value.
         resamples: Number of resamples.
         seed: Seed of the resamples.
-        expand: Whether it is widened for few runs, as it should be.
 
     Returns:
         The ends; None if a stratum has one run, a single stratum fewer than five (an interval
@@ -86,7 +83,6 @@ def bootstrap_interval(
     groups = [np.asarray(values, np.float64).reshape(-1) for values in strata]
     if not groups or any(not group.size for group in groups):
         raise ArgumentError("every stratum needs at least one value")
-    _check_confidence(confidence)
     if statistic not in _TRIMMED:
         raise ArgumentError(f"statistic must be mean or iqm, not {statistic!r}")
     smallest = min(group.size for group in groups)
@@ -94,10 +90,8 @@ def bootstrap_interval(
     equal = all((group == group[0]).all() for group in groups)
     if smallest == 1 or freedom < _LEAST_FREEDOM or equal:
         return None
-    tail = (1 - confidence) / 2
-    if expand:
-        wider = math.sqrt(smallest / (smallest - 1)) * float(stats.t.ppf(1 - tail, freedom))
-        tail = float(stats.norm.cdf(-wider))
+    wider = math.sqrt(smallest / (smallest - 1)) * float(stats.t.ppf(_UPPER, freedom))
+    tail = float(stats.norm.cdf(-wider))
     rng = np.random.default_rng(seed)
     # By hand, because scipy's bootstrap takes three times as long.
     drawn = np.concatenate(
@@ -108,31 +102,23 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def wilson_interval(
-    successes: int, trials: int, *, confidence: float = 0.95
-) -> tuple[float, float]:
-    """Compute Wilson's interval for the share of trials that succeed, of any number of them.
+def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
+    """Compute Wilson's 95 % interval for the share of trials that succeed.
 
     >>> [round(end, 3) for end in wilson_interval(0, 20)]
     [0.0, 0.161]
     """
     if not 0 <= successes <= trials or trials < 1:
         raise ArgumentError(f"{successes} of {trials} trials is no share")
-    _check_confidence(confidence)
-    found = stats.binomtest(successes, trials).proportion_ci(confidence, method="wilson")
+    found = stats.binomtest(successes, trials).proportion_ci(method="wilson")
     return float(found.low), float(found.high)
 
 
-def _check_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise ArgumentError(f"confidence must be between 0 and 1, not {confidence}")
-
-
-def permutation_test(differences: ArrayLike, *, resamples: int = _DRAWN, seed: int = 0) -> float:
+def permutation_test(differences: ArrayLike, *, seed: int = 0) -> float:
     """Compute the two-sided p of a mean difference of pairs under random signs.
 
     If methods do not differ, each pair might as well be the other way round. For up to 16 pairs
-    that differ all ways are counted, and for more, ``resamples`` ways are drawn.
+    that differ all ways are counted, and for more, 20,000 ways are drawn.
 
     >>> permutation_test([1.0, 1.0, 1.0, 1.0, 1.0])
     0.0625
@@ -148,10 +134,10 @@ def permutation_test(differences: ArrayLike, *, resamples: int = _DRAWN, seed: i
     if pairs.size <= _EXACT:
         ways = (np.arange(1 << pairs.size)[:, None] >> np.arange(pairs.size)) & 1
         return float(np.mean(np.abs((2.0 * ways - 1) @ pairs) >= observed))
-    signs = np.random.default_rng(seed).choice((-1.0, 1.0), (resamples, pairs.size))
+    signs = np.random.default_rng(seed).choice((-1.0, 1.0), (_DRAWN, pairs.size))
     hits = int(np.count_nonzero(np.abs(signs @ pairs) >= observed))
     # With the observed way, which is one too.
-    return (hits + 1) / (resamples + 1)
+    return (hits + 1) / (_DRAWN + 1)
 
 
 def least_p(pairs: int) -> float:

@@ -41,27 +41,30 @@ def _package(name: str) -> Any:
     return importlib.import_module(f"alfworld.{name}")
 
 
+def _engine() -> Any:
+    return _package("agents.environment.alfred_tw_env")
+
+
 class _Games:
     def __init__(self) -> None:
         self._env: Any = None
         self._official: dict[str, list[str]] = {}
         self._path = ""
         self._said: list[str] = []
-        self._now: dict[str, Any] = {}
 
     def hello(self) -> dict[str, Any]:
         textworld: Any = importlib.import_module("textworld.gym")
-        _package("agents.environment.alfred_tw_env")
+        _engine()
         # One game at a time, in this process, which is a worker already.
         own = textworld.register_games
         textworld.register_games = lambda *a, **k: own(*a, **{**k, "asynchronous": False})
         return {"official": _official_folder() is not None}
 
     def reset(self, seed: int, settings: dict[str, Any], folder: str) -> dict[str, Any]:
-        if settings["games"] == "official":
-            path = self._an_official(seed, settings)
-        else:
-            path = _made(Path(folder), seed, settings)
+        official = settings["games"] == "official"
+        path = (
+            self._an_official(seed, settings) if official else _made(Path(folder), seed, settings)
+        )
         if self._env is not None:
             self._env.close()
         games = _games_in(str(Path(path).parent), settings["tasks"])
@@ -82,7 +85,7 @@ class _Games:
         if self._said == plan[:done] and done < len(plan):
             return str(plan[done])
         inner = importlib.import_module("textworld.envs").PddlEnv()
-        env = _package("agents.environment.alfred_tw_env").AlfredDemangler(inner)
+        env = _engine().AlfredDemangler(inner)
         env.load(self._path)
         env.reset()
         for command in self._said:
@@ -108,7 +111,7 @@ class _Games:
 
     def _seen(self, text: str, told: dict[str, Any], score: float) -> dict[str, Any]:
         won = bool(told["won"][0])
-        self._now = {
+        return {
             "text": text.strip(),
             "commands": sorted(told["admissible_commands"][0]),
             "score": float(won or score),
@@ -116,7 +119,6 @@ class _Games:
             "won": won,
             "details": {"game": Path(self._path).parent.parent.name},
         }
-        return self._now
 
 
 def _official_folder() -> Path | None:
@@ -126,7 +128,7 @@ def _official_folder() -> Path | None:
 
 
 def _games_in(folder: str, tasks: list[str]) -> Any:
-    module = _package("agents.environment.alfred_tw_env")
+    module = _engine()
     numbers = [number for number, name in module.TASK_TYPES.items() if name in tasks]
     config = {
         "dataset": {"data_path": folder, "num_train_games": 0, "num_eval_games": 0},
@@ -204,7 +206,7 @@ def _make(folder: Path, seed: int, settings: dict[str, Any]) -> None:
 
 def _solved(path: Path) -> list[str] | None:
     """What ALFWorld's expert does, if it gets there, or else what Fast Downward plans."""
-    module = _package("agents.environment.alfred_tw_env")
+    module = _engine()
     textworld = importlib.import_module("textworld")
     inner = importlib.import_module("textworld.envs").PddlEnv(
         textworld.EnvInfos(admissible_commands=True, extras=["gamefile"])
@@ -257,10 +259,7 @@ def _problem(
         and any(kind in holds[where] for where in places.values())
     )
     tool, can = _PLACES_FOR.get(task, ("", ""))
-    if can:
-        possible = [kind for kind in things if kind in constants.VAL_ACTION_OBJECTS[can]]
-    else:
-        possible = things
+    possible = [kind for kind in things if not can or kind in constants.VAL_ACTION_OBJECTS[can]]
     lit = task == "look_at_obj_in_light"
     if not possible or (tool and tool not in places.values()) or (lit and _LAMP not in kinds):
         return None
@@ -336,14 +335,8 @@ def _pddl(
             init.append(f"(toggleable {id_})")
             continue
         init.append(f"(pickupable {id_})")
-        for word, property_ in (
-            ("Cleanable", "cleanable"),
-            ("Heatable", "heatable"),
-            ("Coolable", "coolable"),
-            ("Sliceable", "sliceable"),
-        ):
-            if kind in able[word]:
-                init.append(f"({property_} {id_})")
+        words = ("Cleanable", "Heatable", "Coolable", "Sliceable")
+        init += [f"({word.lower()} {id_})" for word in words if kind in able[word]]
     rtypes = sorted({*places.values(), *_RTYPES, *filter(None, [params["parent_target"]])})
     otypes = sorted({*(kind for kind, _ in put), *_OTYPES})
     objects += [f"{kind}Type - rtype" for kind in rtypes]
@@ -355,15 +348,9 @@ def _pddl(
         for inner in otypes
         if inner in holds.get(outer, ())
     ]
-    goal = (
-        _package("gen.goal_library")
-        .gdict[task]["pddl"]
-        .format(
-            obj=params["object_target"],
-            recep=params["parent_target"],
-            toggle=params["toggle_target"],
-        )
-    )
+    obj, recep, toggle = (params[f"{one}_target"] for one in ("object", "parent", "toggle"))
+    goal = _package("gen.goal_library").gdict[task]["pddl"]
+    goal = goal.format(obj=obj, recep=recep, toggle=toggle)
     lines = "\n        "
     return (
         "(define (problem generated)\n    (:domain alfred)\n"
@@ -386,5 +373,5 @@ def _mangled(name: str) -> str:
 if __name__ == "__main__":
     games = _Games()
     importlib.import_module("loop").serve(
-        {"hello": games.hello, "reset": games.reset, "step": games.step, "expert": games.expert}
+        {name: getattr(games, name) for name in ("hello", "reset", "step", "expert")}
     )
