@@ -665,7 +665,7 @@ def test_default_sizes_are_built_and_work(monkeypatch: pytest.MonkeyPatch) -> No
         TrajectoryEncoder,
     )
 
-    devices._tell.cache_clear()
+    devices._warn.cache_clear()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.warns(UserWarning, match="the CPU is used instead") as warned:  # noqa: PT031
         encoder = TrajectoryEncoder(state_dim=512, config=PlanningConfig())

@@ -369,8 +369,8 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
             self._closed = True
             self._fail_all("error", f"{type(error).__name__}: {error}")
 
-    def _dispatch(self, brought: list[Progress]) -> None:
-        for progress in brought:
+    def _dispatch(self, ticked: list[Progress]) -> None:
+        for progress in ticked:
             handle = self._handles.get(progress.request_id)
             if handle is None:
                 continue

@@ -140,9 +140,9 @@ class PagedBatch:
         seen = torch.empty_like(query)
         if self._ones is not None:
             rows, pages, mask = self._ones
-            asked = query[rows].view(len(rows), kv_heads, group, dim)
+            queries = query[rows].view(len(rows), kv_heads, group, dim)
             result = functional.scaled_dot_product_attention(
-                asked,
+                queries,
                 keys[pages].transpose(1, 2).to(query.dtype),
                 values[pages].transpose(1, 2).to(query.dtype),
                 attn_mask=mask,
@@ -151,9 +151,9 @@ class PagedBatch:
             seen[rows] = result.reshape(len(rows), heads, dim)
         for start, end, pages, mask in self._pieces:
             count = end - start
-            asked = query[start:end].view(count, kv_heads, group, dim).permute(1, 2, 0, 3)
+            queries = query[start:end].view(count, kv_heads, group, dim).permute(1, 2, 0, 3)
             result = functional.scaled_dot_product_attention(
-                asked.reshape(1, kv_heads, group * count, dim),
+                queries.reshape(1, kv_heads, group * count, dim),
                 keys[pages].transpose(0, 1)[None].to(query.dtype),
                 values[pages].transpose(0, 1)[None].to(query.dtype),
                 attn_mask=mask.repeat(group, 1),

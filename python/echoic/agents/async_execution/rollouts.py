@@ -228,7 +228,7 @@ def check_reward(metadata: Mapping[str, Any]) -> None:
 
 @dataclass
 class Progress:
-    """What a tick brought one rollout; ``result`` is set when it has ended."""
+    """Progress of one rollout in a tick; ``result`` is set when it has ended."""
 
     request_id: str
     admitted: bool = False

@@ -93,7 +93,7 @@ class Runner(ABC):
     # The thread of the runner.
 
     def step(self) -> list[Progress]:
-        """Carry out orders and one tick; returns what that brought."""
+        """Execute orders and one tick; return the progress of rollouts."""
         began = time.perf_counter()
         self.counts["ticks"] += 1
         while self._orders:
@@ -109,9 +109,9 @@ class Runner(ABC):
             "queue": self.scheduler.get_queue_stats(),
             "active": len(self.rollouts),
         }
-        brought = list(self._progress.values())
+        progress = list(self._progress.values())
         self._progress = {}
-        return brought
+        return progress
 
     @abstractmethod
     def _tick(self) -> None:

@@ -315,12 +315,12 @@ class AnthropicBackbone(HostedBackbone):
         if any(not text.strip() for text in sampling.stop):
             raise ArgumentError("a stop text at Anthropic's must have more than whitespace")
         chat = [message for message in messages if message.role != "system"]
-        said = [{"role": one.role, "content": [_text(one.text)]} for one in chat]
+        turns = [{"role": one.role, "content": [_text(one.text)]} for one in chat]
         body: dict[str, Any] = {
             "model": self.model,
             "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
-            "messages": said,
+            "messages": turns,
         }
         if sampling.stop:
             body["stop_sequences"] = list(sampling.stop)
@@ -329,7 +329,7 @@ class AnthropicBackbone(HostedBackbone):
         if self._cache:
             # A mark caches all up to its block. The last message is new each time.
             marked = [body["system"][-1]] if "system" in body else []
-            marked += said[-2]["content"][-1:] if len(said) > 1 else []
+            marked += turns[-2]["content"][-1:] if len(turns) > 1 else []
             for block in marked:
                 block["cache_control"] = {"type": "ephemeral"}
         return "/v1/messages", body

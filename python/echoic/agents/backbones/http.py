@@ -226,13 +226,13 @@ class JsonClient:
         status = answer.status_code
         if status != httpx.codes.OK:
             text = self.hide(body.decode(errors="replace"))[:_MAX_ERROR]
-            said = f"the server answered {status}: {text}"
+            message = f"the server answered {status}: {text}"
             if status not in WORTH_ANOTHER_TRY:
-                raise BackboneError(f"{url}: {said}")
+                raise BackboneError(f"{url}: {message}")
             after = retry_after(answer.headers)
             if after is not None and after <= self.config.max_backoff:
                 self._rest_until = max(self._rest_until, self._clock() + after)
-            raise _Again(said, after)
+            raise _Again(message, after)
         with contextlib.suppress(ValueError):
             read = json.loads(body)
             if isinstance(read, dict):
@@ -257,19 +257,19 @@ class _Again(Exception):
 
 def retry_after(headers: httpx.Headers) -> float | None:
     """Return the seconds that a server asks to wait: given as such, in thousandths or as a date."""
-    said = headers.get("retry-after-ms")
-    if said is not None:
+    value = headers.get("retry-after-ms")
+    if value is not None:
         with contextlib.suppress(ValueError):
-            return _seconds(float(said) / 1000)
-    said = headers.get("retry-after")
-    if said is None:
+            return _seconds(float(value) / 1000)
+    value = headers.get("retry-after")
+    if value is None:
         return None
     try:
-        return _seconds(float(said))
+        return _seconds(float(value))
     except ValueError:
         pass
     try:
-        return _seconds(email.utils.parsedate_to_datetime(said).timestamp() - time.time())
+        return _seconds(email.utils.parsedate_to_datetime(value).timestamp() - time.time())
     except ValueError:
         return None
 

@@ -122,7 +122,7 @@ class ActorCritic:
             if found != (state_dim, action_dim, latent_dim):
                 raise ArgumentError(
                     "the planner has other sizes: state_dim, action_dim and latent_dim are "
-                    f"{found}, and {(state_dim, action_dim, latent_dim)} was asked for"
+                    f"{found}, expected {(state_dim, action_dim, latent_dim)}"
                 )
         alpha = self.policy.adapter.alpha
         self.value = ValueNetwork(state_dim, latent_dim, hidden_dim, alpha).to(device)

@@ -143,7 +143,7 @@ def keeps_apart(policy: Any, device: torch.device) -> bool:
 
 
 def _outputs(policy: Any, ids: Tensor, positions: Tensor | None) -> Tensor:
-    """Logits (rows, places, vocabulary), of a transformers model or any module of ours."""
+    """Return logits (rows, places, vocabulary) of a transformers model or any module."""
     arguments: dict[str, Any] = {}
     if positions is not None:
         arguments["position_ids"] = positions

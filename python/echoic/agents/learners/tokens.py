@@ -361,11 +361,11 @@ class TokenLearner(ABC):
         reference = None
         if config.kl_coef > 0 and config.kl_place == "reward":
             # The cost of an item is a sum over all its tokens, however old.
-            said = self._ask_reference(batch, self._parts(batch, batch.mask))
-            rewards = rewards - config.kl_coef * self._divergences(batch, said.cpu().numpy())
-            reference = said
+            reference = self._reference_logprobs(batch, self._parts(batch, batch.mask))
+            divergences = self._divergences(batch, reference.cpu().numpy())
+            rewards = rewards - config.kl_coef * divergences
         elif config.kl_coef > 0:
-            reference = self._ask_reference(batch, parts)
+            reference = self._reference_logprobs(batch, parts)
         advantages = np.asarray(self.advantages(rewards, batch.group_offsets))
         weights = token_weights(batch, learned, config.aggregation, config.fixed_length)
         work = _Work(
@@ -384,15 +384,15 @@ class TokenLearner(ABC):
     def _score(self, model: Any, part: MicroBatch, *, with_entropy: bool) -> TokenScores:
         return score(model, part, self.config.temperature, with_entropy=with_entropy)
 
-    def _ask_reference(self, batch: TokenBatch, parts: list[MicroBatch]) -> Tensor:
+    def _reference_logprobs(self, batch: TokenBatch, parts: list[MicroBatch]) -> Tensor:
         """Return the reference's log-probabilities, (tokens,)."""
-        said = torch.zeros(len(batch.tokens), device=self.device)
+        logprobs = torch.zeros(len(batch.tokens), device=self.device)
         is_off = self._reference is None
         model = self.policy if is_off else self._reference
         with torch.no_grad(), without_lora(self.policy) if is_off else nullcontext():
             for part in parts:
-                said[part.index] = self._score(model, part, with_entropy=False).logprobs.float()
-        return said
+                logprobs[part.index] = self._score(model, part, with_entropy=False).logprobs.float()
+        return logprobs
 
     def _divergences(self, batch: TokenBatch, reference: Array) -> Array:
         """Return the divergence of the policy that drew from the reference, summed over items."""
@@ -421,8 +421,8 @@ class TokenLearner(ABC):
     def _loss(self, work: _Work, part: MicroBatch, totals: _Totals, *, is_first: bool) -> Tensor:
         """Return a micro-batch's share of the loss."""
         config = self.config
-        said = self._score(self.policy, part, with_entropy=config.entropy_coef > 0)
-        logprobs = said.logprobs.float()
+        scores = self._score(self.policy, part, with_entropy=config.entropy_coef > 0)
+        logprobs = scores.logprobs.float()
         advantages, weights = work.advantages[part.index], work.weights[part.index]
         behaviour = work.behaviour[part.index]
         old = behaviour
@@ -442,7 +442,7 @@ class TokenLearner(ABC):
             "clip_low_fraction": low.sum(),
             "clip_high_fraction": high.sum(),
             "ratio_mean": ratio.sum(),
-            "entropy": said.entropy.sum(),
+            "entropy": scores.entropy.sum(),
             "kl_behaviour": _divergence(behaviour, logprobs),
         }
         plain = work.weights[part.index]
@@ -453,7 +453,7 @@ class TokenLearner(ABC):
             if config.kl_place == "loss":
                 loss = loss + config.kl_coef * (divergence * plain).sum()
         if config.entropy_coef > 0:
-            loss = loss - config.entropy_coef * (said.entropy * plain).sum()
+            loss = loss - config.entropy_coef * (scores.entropy * plain).sum()
         totals.add(
             len(part.index), _one_each(ratio, part, config.ratio_level), {"loss": loss, **sums}
         )

@@ -242,8 +242,8 @@ class RemoteEngine(RolloutEngine[_Rollout]):
 
     async def cache_counters(self) -> list[tuple[float, float] | None]:
         """Return each replica's counts of prompt tokens looked up in its cache, and found there."""
-        asked = (replica.cache_counters(self._config.stall) for replica in self._replicas)
-        return list(await asyncio.gather(*asked))
+        counters = (replica.cache_counters(self._config.stall) for replica in self._replicas)
+        return list(await asyncio.gather(*counters))
 
     def get_performance_metrics(self) -> dict[str, Any]:
         """Return counts since the engine was made, and the rollouts under way."""
@@ -393,13 +393,13 @@ class RemoteEngine(RolloutEngine[_Rollout]):
                 rollout.failed.add(index)
                 if not fault.again or attempt == self._config.attempts:
                     raise
-                asked = wait if fault.after is None else fault.after
+                pause = wait if fault.after is None else fault.after
             finally:
                 self._router.done(index)
                 self._notify()
             self._retried += 1
             # Up to half as long again, so that rollouts refused together do not return together.
-            pause = min(asked * (1 + self._random.random() / 2), self._config.max_backoff)
+            pause = min(pause * (1 + self._random.random() / 2), self._config.max_backoff)
             await asyncio.sleep(pause)
             wait *= 2
         raise AssertionError("the last attempt returns or raises")
@@ -423,7 +423,7 @@ class RemoteEngine(RolloutEngine[_Rollout]):
         pieces = replica.complete(
             self._so_far(rollout, replica),
             max_tokens=missing,
-            sampling=self._asked(rollout, replica),
+            sampling=self._fields(rollout, replica),
             salt=f"{self._salt}-{version}",
             stall=self._config.stall,
         )
@@ -455,15 +455,15 @@ class RemoteEngine(RolloutEngine[_Rollout]):
             )
         return [*rollout.prompt, *(token.token for token in rollout.tokens)]
 
-    def _asked(self, rollout: _Rollout, replica: Replica) -> dict[str, Any]:
+    def _fields(self, rollout: _Rollout, replica: Replica) -> dict[str, Any]:
         sampling = rollout.sampling
-        asked: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+        fields: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p}
         if sampling.seed is not None:
             # The rest of an answer must not repeat the random numbers of its beginning.
-            asked["seed"] = sampling.seed + len(rollout.tokens)
+            fields["seed"] = sampling.seed + len(rollout.tokens)
         if sampling.stop and replica.dialect.stop_ids is not None:
-            asked[replica.dialect.stop_ids] = list(sampling.stop)
-        return asked
+            fields[replica.dialect.stop_ids] = list(sampling.stop)
+        return fields
 
     def _count(self, rollout: _Rollout, error: str | None) -> None:
         self._completed += error is None

@@ -200,7 +200,7 @@ class Replica:
         Raises:
             Fault: If the server is gone, silent or full, or refuses. Earlier pieces are valid.
         """
-        asked = {
+        body = {
             **self.dialect.extra,
             **sampling,
             "model": self.model,
@@ -211,13 +211,13 @@ class Replica:
             "stream_options": {"include_usage": True},
         }
         if self.dialect.token_ids is not None:
-            asked[self.dialect.token_ids] = True
+            body[self.dialect.token_ids] = True
         if salt is not None and self.dialect.salted:
-            asked["cache_salt"] = salt
+            body["cache_salt"] = salt
         wait = httpx.Timeout(stall)
         try:
             async with self._http.stream(
-                "POST", f"{self.url}/completions", json=asked, timeout=wait
+                "POST", f"{self.url}/completions", json=body, timeout=wait
             ) as answer:
                 if answer.status_code != httpx.codes.OK:
                     raise await _refusal(answer)
@@ -313,7 +313,7 @@ def _piece(event: str) -> Piece:
     try:
         answer = json.loads(event)
         if "error" in answer:
-            raise _said_error(answer["error"])
+            raise _error(answer["error"])
         choices = answer.get("choices") or [{}]
         choice = choices[0]
         given = choice.get("logprobs") or {}
@@ -333,19 +333,19 @@ def _piece(event: str) -> Piece:
         raise Fault(f"an event of the answer can't be read: {shown!r}", again=False) from error
 
 
-def _said_error(said: Any) -> Fault:
-    code = said.get("code") if isinstance(said, dict) else None
+def _error(given: Any) -> Fault:
+    code = given.get("code") if isinstance(given, dict) else None
     again = isinstance(code, int) and code in WORTH_ANOTHER_TRY
-    return Fault(f"the server gave up in the middle: {str(said)[:MAX_ERROR]}", again=again)
+    return Fault(f"the server failed in the middle: {str(given)[:MAX_ERROR]}", again=again)
 
 
-def _usage(said: Any) -> Usage | None:
-    if not said:
+def _usage(given: Any) -> Usage | None:
+    if not given:
         return None
-    cached = (said.get("prompt_tokens_details") or {}).get("cached_tokens")
+    cached = (given.get("prompt_tokens_details") or {}).get("cached_tokens")
     return Usage(
-        prompt=int(said["prompt_tokens"]),
-        made=int(said.get("completion_tokens") or 0),
+        prompt=int(given["prompt_tokens"]),
+        made=int(given.get("completion_tokens") or 0),
         cached=None if cached is None else int(cached),
     )
 

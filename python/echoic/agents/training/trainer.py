@@ -228,6 +228,8 @@ class EchoRLTrainer:
             return False
         batch = batch_of(columns, config)
         self._note(parts, batch)
+        if self._reward_model is not None:
+            self._reward_model.relabel(batch)
         if metrics.total_timesteps > config.learning_starts:
             self._learn(parts, batch, before, time.monotonic() - began)
         else:
@@ -274,13 +276,11 @@ class EchoRLTrainer:
     def _learn(self, parts: _Parts, batch: Batch, before: int, seconds: float) -> None:
         """Update from new segments and from replayed steps."""
         config, metrics, learner = self.config, self._metrics, parts.learner
-        if self._reward_model is not None:
-            self._reward_model.relabel(batch)
         if self._due(config.target_update_interval, before) or not parts.has_reference:
             learner.set_reference()
             parts.has_reference = True
         found = learner.learn(batch, current=bool((batch.versions == parts.version).all()))
-        self._remember(parts, batch, relabelled=True)
+        self._remember(parts, batch)
         # An update that stopped before its first step has no loss.
         if np.isfinite(found["policy_loss"]):
             parts.tracker.record_learner_update(found["policy_loss"])
@@ -318,12 +318,10 @@ class EchoRLTrainer:
             {**found, "success_rate": rate, "mean_lag": float(lag.mean()), "seconds": seconds},
         )
 
-    def _remember(self, parts: _Parts, batch: Batch, *, relabelled: bool = False) -> None:
+    def _remember(self, parts: _Parts, batch: Batch) -> None:
         """Add the steps of a batch to the replay."""
         if parts.replay is None:
             return
-        if self._reward_model is not None and not relabelled:
-            self._reward_model.relabel(batch)
         valid = batch.valid.flatten().numpy()
         plans = batch.plans.flatten(0, 1)
         states = torch.cat([batch.states.flatten(0, 1), plans], dim=1)
