@@ -103,7 +103,7 @@ PART_0 := loom
 PART_1 := hunt SECONDS=120
 PART_2 := parity
 PART_3 := fuzz FUZZ_SECONDS=15
-PART_4 := loom
+PART_4 := tensorflow
 PART_5 := hunt SECONDS=120
 PART_6 := parity
 # Pytest ends with 5 where a part has no tests. What an environment of its own has is skipped in this one.
@@ -114,7 +114,7 @@ nightly-part: build $(PYTHON_TESTS) ## Run a part of the nightly tier (PART: 0 t
 
 .PHONY: check-all
 # The environments of their own run the nightly tests that are skipped in `.venv`. It takes hours.
-check-all: lint types docs rustdoc test-rust loom test-all parity alfworld servers frameworks ## Run the nightly tier too, at full size
+check-all: lint types docs rustdoc test-rust loom test-all parity tensorflow alfworld servers frameworks ## Run the nightly tier too, at full size
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=300
 	@$(MAKE) --no-print-directory hunt SECONDS=3600
 	@$(MAKE) --no-print-directory bench
@@ -221,6 +221,16 @@ parity: build
 		tests/parity tests/primitives/test_other_libraries.py \
 		tests/primitives/test_arguments.py tests/agents/test_evaluation/test_statistics.py \
 		tests/agents/test_environments/test_reasoning_gym.py
+
+.PHONY: tensorflow
+# Run echoic.reverb with TensorFlow, and with upstream's own tests where ECHOIC_UPSTREAM_REVERB has them: the
+# version that dm-reverb 0.14 needs, which is there for Python 3.11 at most and wants NumPy 1.
+tensorflow: build
+	@test -d target/tensorflow || uv venv --quiet --python 3.11 target/tensorflow
+	@uv pip install --quiet --python target/tensorflow tensorflow-cpu==2.15.1 'numpy<2' 'ml_dtypes<0.4' optree \
+		absl-py dm-tree hypothesis pytest pytest-timeout pytest-xdist sybil
+	@PYTHONPATH=python target/tensorflow/bin/python -m pytest --tier all -m nightly --check-skips \
+		tests/reverb/test_reverb_tensorflow.py tests/drop_ins/test_upstream_reverb_tensorflow.py
 
 .PHONY: servers
 # Run rollouts on a real server of a language model, which builds llama.cpp.

@@ -23,6 +23,8 @@ MAY_BE_SKIPPED = {
     "no pages at": 1,
     # Sources of other libraries, for the nightly tier: set ECHOIC_UPSTREAM_ECHO and others.
     "no checkout of its sources": 12,
+    # An environment of its own: `make tensorflow`.
+    "no TensorFlow": 41,
     # NumPy 1, which works too.
     "numpy 2 has such strings": 1,
     # Other systems than Linux, and other users than root.

@@ -166,7 +166,7 @@ class SampledDataset(Dataset):
     def _fetches(self, count: int, poll: float | None = None) -> Iterator[Any]:
         """Fetch items, in groups that end at multiples of ``count``, until none come in time.
 
-        With ``poll``, yield ``None`` whenever there were none for so many seconds.
+        With ``poll``, yield ``None`` whenever none came for this many seconds.
         """
         client = reverb_client.Client(self._address)._client
         client.check_stopped()
@@ -211,7 +211,7 @@ class SampledDataset(Dataset):
         raise NotImplementedError
 
     def _flat(self, count: int = 0, drop_remainder: bool = False) -> Any:
-        """Make a dataset of TensorFlow of flat elements, or batches of so many."""
+        """Make a dataset of TensorFlow of flat elements, or batches of ``count``."""
 
         def make(address: bytes, table: bytes) -> Iterator[Any]:
             # In a graph their values are known only now.
