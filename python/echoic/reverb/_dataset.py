@@ -65,6 +65,9 @@ class Dataset:
             if len(part) == batch_size or not drop_remainder:
                 yield stack(part)
 
+    def _flat_batches(self, batch_size: Any, drop_remainder: Any) -> Any:
+        """Return a dataset of TensorFlow of flat batches; ``None`` if that has no advantage."""
+
     def take(self, count: int) -> Dataset:
         """Keep only the first elements; -1 keeps all."""
         return self if count < 0 else Dataset(lambda: itertools.islice(self, count), self._spec)

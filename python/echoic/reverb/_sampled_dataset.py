@@ -210,19 +210,28 @@ class SampledDataset(Dataset):
         """Yield groups of elements: the numbers and the columns, each with a leading axis."""
         raise NotImplementedError
 
-    def _tensorflow(self) -> Any:
-        """Make a dataset of TensorFlow that yields flat elements."""
+    def _flat(self, count: int = 0, drop_remainder: bool = False) -> Any:
+        """Make a dataset of TensorFlow of flat elements, or batches of so many."""
 
         def make(address: bytes, table: bytes) -> Iterator[Any]:
             # In a graph their values are known only now.
             dataset = object.__new__(type(self))
             values = {"_address": address.decode(), "_table": table.decode()}
             vars(dataset).update(vars(self), **values)
-            for items in dataset._fetches(self._most, _tensorflow.POLL):
-                yield from [None] if items is None else dataset._groups(items)
+            if count:
+                for batch in dataset._whole(count, drop_remainder, _tensorflow.POLL):
+                    yield None if batch is None else [leaf[None] for leaf in batch]
+            else:
+                for items in dataset._fetches(self._most, _tensorflow.POLL):
+                    yield from [None] if items is None else dataset._groups(items)
 
+        spec = self.batch(count, drop_remainder).element_spec if count else self._spec
         inputs = (self._address, self._table)
-        return _tensorflow.source(make, _nest.flatten(self._spec), int(self._most > 1), *inputs)
+        return _tensorflow.source(make, _nest.flatten(spec), int(self._most > 1), *inputs)
+
+    def _whole(self, count: int, drop_remainder: bool, poll: float | None = None) -> Iterator[Any]:
+        """Yield the numbers and columns of batches; ``None`` as :meth:`_fetches` does."""
+        raise NotImplementedError
 
     @staticmethod
     def _infos(items: Items) -> replay_sample.SampleInfo:

@@ -20,14 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from echoic.reverb import _nest
+from echoic.reverb import _nest, _signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from echoic.reverb import _signature
-
-__all__ = ["POLL", "Groups", "calls", "kind_of", "source", "spec_of", "tensorflow"]
+__all__ = ["POLL", "Groups", "calls", "kind_of", "nothing", "source", "spec_of", "tensorflow"]
 
 # Seconds that a call of Python waits for items before it looks whether it is to end.
 POLL = 0.1
@@ -43,8 +41,14 @@ def tensorflow() -> Any:
 
 def spec_of(leaf: _signature.TensorSpec, *axes: int | None) -> Any:
     """Convert a spec to TensorFlow's, with more leading axes."""
+    leaf = _signature.normalize(leaf)
     shape = None if leaf.shape is None else (*axes, *leaf.shape)
     return tensorflow().TensorSpec(shape, tensorflow().as_dtype(leaf.dtype))
+
+
+def nothing(leaf: _signature.TensorSpec) -> np.ndarray[Any, Any]:
+    """Return a leaf of a group of no elements."""
+    return np.zeros((0, *(axis or 0 for axis in leaf.shape or ())), leaf.dtype)
 
 
 class _Calls:
@@ -133,9 +137,7 @@ class Groups:
 
     def __init__(self, groups: Iterator[Any], specs: list[_signature.TensorSpec]) -> None:
         self._groups = groups
-        self._none = tuple(
-            np.zeros((0, *(axis or 0 for axis in leaf.shape or ())), leaf.dtype) for leaf in specs
-        )
+        self._none = tuple(map(nothing, specs))
         self._noticed: int | None = None
 
     def __iter__(self) -> Groups:
@@ -173,29 +175,47 @@ def source(make: Callable[..., Iterator[Any]], specs: list[Any], ahead: int, *in
 
 
 @functools.cache
+def _nested() -> Any:
+    """Return the class of datasets whose elements are those of a flat one, nested."""
+    base: Any = tensorflow().compat.v1.data.Dataset
+
+    class Nested(base):  # type: ignore[misc]
+        def __init__(self, flat: Any, spec: Any) -> None:
+            self._flat = flat
+            self._nested_spec = _nest.map_leaves(spec_of, spec)
+            base.__init__(self)
+
+        def _as_variant_tensor(self) -> Any:
+            return self._flat._variant_tensor
+
+        def _inputs(self) -> list[Any]:
+            return [self._flat]
+
+        @property
+        def element_spec(self) -> Any:
+            return self._nested_spec
+
+    return Nested
+
+
+@functools.cache
 def kind_of(kind: Any) -> Any:
     """Return the class of this kind's datasets, which are TensorFlow's too where that is there."""
     if tensorflow() is None:
         return kind
-    base: Any = tensorflow().compat.v1.data.Dataset
+    nested: Any = _nested()
 
-    class Made(base, kind):  # type: ignore[misc]
+    class Made(nested, kind):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            plain = object.__new__(kind)
-            plain.__init__(*args, **kwargs)
-            self._spec = _nest.map_leaves(spec_of, plain.element_spec)
-            self._source = plain._tensorflow()
-            base.__init__(self)
+            self._plain = object.__new__(kind)
+            self._plain.__init__(*args, **kwargs)
+            nested.__init__(self, self._plain._flat(), self._plain.element_spec)
 
-        def _as_variant_tensor(self) -> Any:
-            return self._source._variant_tensor
-
-        def _inputs(self) -> list[Any]:
-            return [self._source]
-
-        @property
-        def element_spec(self) -> Any:
-            return self._spec
+        def batch(self, batch_size: Any, drop_remainder: Any = False, **more: Any) -> Any:
+            flat = None if more else self._plain._flat_batches(batch_size, drop_remainder)
+            if flat is None:
+                return super().batch(batch_size, drop_remainder, **more)
+            return nested(flat, self._plain.batch(batch_size, drop_remainder).element_spec)
 
     Made.__name__ = Made.__qualname__ = kind.__name__
     Made.__module__ = kind.__module__

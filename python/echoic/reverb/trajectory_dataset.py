@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from echoic.reverb import _nest, replay_sample
+from echoic.reverb import _nest
 from echoic.reverb._dataset import stack
 from echoic.reverb._sampled_dataset import SampledDataset
 
@@ -71,32 +71,35 @@ class TrajectoryDataset(SampledDataset):
                 *(leaf[None] for leaf in leaves),
             ]
 
-    def _batches(
-        self, batch_size: int, drop_remainder: bool
-    ) -> Iterator[replay_sample.ReplaySample]:
-        parts: list[replay_sample.ReplaySample] = []
-        missing = batch_size
-        for items in self._fetches(batch_size):
-            parts.append(self._part(items))
+    def _batches(self, batch_size: int, drop_remainder: bool) -> Iterator[Any]:
+        for batch in self._whole(batch_size, drop_remainder):
+            yield _nest.unflatten_as(self._spec, batch)
+
+    def _flat_batches(self, batch_size: Any, drop_remainder: Any) -> Any:
+        fixed = isinstance(batch_size, int) and isinstance(drop_remainder, bool)
+        return self._flat(batch_size, drop_remainder) if fixed else None
+
+    def _whole(self, count: int, drop_remainder: bool, poll: float | None = None) -> Iterator[Any]:
+        parts: list[list[np.ndarray[Any, Any]]] = []
+        missing = count
+        for items in self._fetches(count, poll):
+            if items is None:
+                yield None
+                continue
+            columns = items.columns
+            if columns is None:
+                columns = stack([items.leaves(at) for at in range(len(items))])
+            self._fits(columns, 1)
+            parts.append([*self._infos(items), *columns])
             missing -= len(items)
             if missing == 0:
                 yield _joined(parts)
-                parts, missing = [], batch_size
+                parts, missing = [], count
         if parts and not drop_remainder:
             yield _joined(parts)
 
-    def _part(self, items: Items) -> replay_sample.ReplaySample:
-        columns = items.columns
-        if columns is None:
-            columns = stack([items.leaves(at) for at in range(len(items))])
-        self._fits(columns, 1)
-        return replay_sample.ReplaySample(
-            self._infos(items), _nest.unflatten_as(self._data, columns)
-        )
 
-
-def _joined(parts: list[Any]) -> Any:
+def _joined(parts: list[list[np.ndarray[Any, Any]]]) -> list[np.ndarray[Any, Any]]:
     if len(parts) == 1:
         return parts[0]
-    flats = zip(*(_nest.flatten(part) for part in parts), strict=True)
-    return _nest.unflatten_as(parts[0], [np.concatenate(leaves) for leaves in flats])
+    return [np.concatenate(leaves) for leaves in zip(*parts, strict=True)]
