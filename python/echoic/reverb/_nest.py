@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -93,9 +94,9 @@ def _flatten(value: Any, leaves: list[Any]) -> None:
         leaves.append(value)
         return
     if kind is _Kind.MAPPING:
-        children: Iterable[Any] = map(value.__getitem__, _keys(value, kind))
+        children = map(value.__getitem__, _keys(value, kind))
     elif kind is _Kind.ATTRS:
-        children = [child for _, child in _children(value)]
+        children = map(itemgetter(1), _children(value))
     else:
         children = value
     for child in children:
