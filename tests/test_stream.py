@@ -696,6 +696,10 @@ def test_histograms_measure_submit_copy_and_hold(counter_stream: MakeStream) -> 
     for histogram in (info.submit_to_available, info.copy_time, info.hold_time):
         assert 0 < histogram.min <= histogram.mean <= histogram.max < 10
         assert histogram.p50 <= histogram.p90 <= histogram.p99
+    stream.reset_histograms()
+    anew = stream.stats()
+    assert anew.submit_to_available.count == anew.copy_time.max == anew.hold_time.mean == 0
+    assert anew.inserted_total == 2
 
 
 def test_the_info_of_a_sample_is_as_of_its_first_reading(counter_stream: MakeStream) -> None:

@@ -472,6 +472,9 @@ class Stream:
     def stats(self) -> StreamStats:
         """Return a snapshot of the numbers, without taking a batch."""
 
+    def reset_histograms(self) -> None:
+        """Begin the histograms of :meth:`stats` again; counters and gauges go on."""
+
     def flush(self, timeout: float | None = None) -> None:
         """Return at once: samples are stored when ``add`` returns.
 

@@ -78,7 +78,7 @@ def test_the_seeds_form_gives_the_keys_that_it_says() -> None:
     weights = collector.get_weights()
     assert (weights.shape, weights.dtype) == ((9155,), np.float32)
     collector.sync_weights(weights)
-    collector.stop()
+    collector.close()
 
 
 @pytest.mark.parametrize(("env_id", "obs_dim", "n_actions"), ENVS)
@@ -243,7 +243,7 @@ def test_what_was_received_stays_as_it_is() -> None:
     copies = {key: np.copy(value) for key, value in batch.items()}
     for _ in range(20):
         collector.recv()
-    collector.stop()
+    collector.close()
     del collector
     for key, value in batch.items():
         np.testing.assert_array_equal(value, copies[key])
@@ -279,10 +279,10 @@ def test_a_collector_that_nobody_takes_from_waits_with_its_rollouts() -> None:
 def test_stop_never_hangs_and_ends_everything(capacity: int) -> None:
     collector = start(n_steps=1, capacity=capacity)
     time.sleep(0.01)
-    assert not collector.stopped
-    collector.stop()
-    collector.stop()
-    assert collector.stopped
+    assert not collector.closed
+    collector.close()
+    collector.close()
+    assert collector.closed
     for call in (
         collector.recv,
         collector.try_recv,
@@ -301,7 +301,7 @@ def parameters(*dims: int) -> int:
 def test_stop_wakes_every_thread_that_waits(background: Any) -> None:
     collector = start(**ENDLESS)
     waiting = [background.start_and_let_block(collector.recv) for _ in range(3)]
-    stopping = [background.start(collector.stop) for _ in range(2)]
+    stopping = [background.start(collector.close) for _ in range(2)]
     for stopped in stopping:
         stopped()
     for received in waiting:
@@ -312,7 +312,7 @@ def test_stop_wakes_every_thread_that_waits(background: Any) -> None:
 def test_leaving_the_block_stops_it_whatever_was_raised() -> None:
     with pytest.raises(KeyError), start() as collector:
         raise KeyError
-    assert collector.stopped
+    assert collector.closed
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
@@ -345,7 +345,7 @@ def test_ctrl_c_ends_a_wait() -> None:
         with pytest.raises(KeyboardInterrupt):
             collector.recv()
         timer.join()
-        assert not collector.stopped
+        assert not collector.closed
 
 
 @pytest.mark.parametrize(
@@ -409,7 +409,7 @@ def test_weights_that_overflow_end_the_collector_and_not_the_wait() -> None:
         collector.sync_weights(huge)
         with pytest.raises(ClosedError, match="expected a number, got NaN"):
             collector.recv()
-        assert collector.stopped
+        assert collector.closed
 
 
 def test_observations_to_evaluate_must_fit() -> None:

@@ -178,6 +178,13 @@ impl Stream {
         Ok(self.state.stats(self.state.get(py)?))
     }
 
+    /// Begin the histograms of :meth:`stats` again; counters and gauges go on.
+    fn reset_histograms(&self, py: Python<'_>) -> PyResult<()> {
+        self.process.check(py)?;
+        self.state.get(py)?.reset_histograms();
+        Ok(())
+    }
+
     /// Return at once: samples are stored when ``add`` returns.
     ///
     /// A stream of a server in another process delivers here what was added.

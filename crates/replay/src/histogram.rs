@@ -68,6 +68,16 @@ impl Histogram {
         }
     }
 
+    /// Forgets what was recorded. A duration that is recorded meanwhile may be counted in part.
+    pub fn reset(&self) {
+        for count in &self.buckets {
+            count.store(0, Ordering::Relaxed);
+        }
+        self.sum.store(0, Ordering::Relaxed);
+        self.min.store(u64::MAX, Ordering::Relaxed);
+        self.max.store(0, Ordering::Relaxed);
+    }
+
     /// Sums up what was recorded so far.
     pub fn summary(&self) -> Summary {
         let counts: Vec<u64> =
@@ -158,6 +168,10 @@ mod tests {
 
     #[test]
     fn nothing_recorded_is_all_zero() {
-        assert_eq!(Histogram::default().summary(), Summary::default());
+        let histogram = Histogram::default();
+        assert_eq!(histogram.summary(), Summary::default());
+        histogram.record(5);
+        histogram.reset();
+        assert_eq!(histogram.summary(), Summary::default());
     }
 }

@@ -53,6 +53,13 @@ impl Meter {
         }
     }
 
+    /// Begins the histograms anew.
+    pub(crate) fn reset_histograms(&self) {
+        for histogram in [&self.submit_to_available, &self.copy_time, &self.hold_time] {
+            histogram.reset();
+        }
+    }
+
     /// Nanoseconds since the stream was made; never 0.
     pub(crate) fn now(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64 + 1

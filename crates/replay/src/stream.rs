@@ -368,6 +368,11 @@ impl Stream {
         self.meter.refused.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Begins the histograms of [`Stream::info`] anew; counters and gauges go on.
+    pub fn reset_histograms(&self) {
+        self.meter.reset_histograms();
+    }
+
     /// For how long the batch that was taken first has been held.
     pub fn oldest_hold(&self) -> Duration {
         self.meter.oldest_hold()

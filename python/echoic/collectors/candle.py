@@ -138,7 +138,7 @@ class CandleCollector:
 
         Raises:
             WaitTimeoutError: If no rollout was complete in time; its ``reason`` is ``"EMPTY"``.
-            ClosedError: If the collector was stopped, or its weights gave actions that are not
+            ClosedError: If the collector is closed, or its weights gave actions that are not
                 finite.
             SpecError: If ``min_version`` is above the version of the latest weights.
         """
@@ -148,7 +148,7 @@ class CandleCollector:
         """Return a rollout if one is complete, else ``None``.
 
         Raises:
-            ClosedError: If the collector was stopped.
+            ClosedError: If the collector is closed.
         """
         try:
             return self.recv(0, flat=flat)
@@ -170,7 +170,7 @@ class CandleCollector:
         Raises:
             SpecError: If there are too few or too many, or one is not finite. The old ones are
                 kept.
-            ClosedError: If the collector was stopped.
+            ClosedError: If the collector is closed.
         """
         given = np.asarray(flat)
         if given.ndim != 1 or given.dtype.kind not in "fiu":
@@ -208,19 +208,17 @@ class CandleCollector:
         return self._native.continuous
 
     @property
-    def stopped(self) -> bool:
+    def closed(self) -> bool:
         """Whether the collector makes no more rollouts."""
         return self._native.stopped
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Stop the thread, after the current step of all environments.
 
         Waiting and later calls of :meth:`recv` raise :class:`ClosedError`. Waiting rollouts are
         dropped; arrays that were returned stay valid. Calling it again does nothing.
         """
         self._native.stop()
-
-    close = stop
 
     def __enter__(self) -> Self:
         return self
@@ -231,7 +229,7 @@ class CandleCollector:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.stop()
+        self.close()
 
     def __repr__(self) -> str:
         return f"CandleCollector({self._text})"
