@@ -17,7 +17,6 @@ import contextlib
 import importlib
 import json
 import logging
-import math
 import os
 import time
 from dataclasses import asdict
@@ -37,8 +36,6 @@ from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from typing_extensions import Self
 
     from echoic.agents.baselines.base import Method
     from echoic.agents.episodes import Episode, Policy
@@ -245,18 +242,21 @@ class EchoRLBenchmark:
 
     async def _train(self, method: Method, cell: CellName, rows: Rows) -> None:
         """Train, or resume from the cell's folder; its measurements are a row."""
-        method.cell.folder.mkdir(parents=True, exist_ok=True)
-        with _Spent(method.cell.folder / "training_seconds") as spent:
-            measures = dict(await method.train())
+        folder, began = method.cell.folder, time.monotonic()
+        is_new = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        measures = dict(await method.train())
+        # The time of an earlier part of an interrupted run is not known here.
+        seconds = time.monotonic() - began if is_new else None
         id_ = f"{cell.id}/training"
         # A second run only loads the result of the first: its time says nothing.
         if rows.get(id_) is None:
             more = {
                 "steps": self.config.training_steps,
-                # The method knows best: also of the parts of a run that was cut off.
-                "seconds": measures.get("seconds", spent.seconds),
+                # The method knows best: our trainers count all parts of a run.
+                "seconds": measures.get("seconds", seconds),
                 "measures": measures,
-                "curve": _curve(method.cell.folder),
+                "curve": _curve(folder),
             }
             rows.add({"id": id_, "kind": "training", **cell.labels, **more})
 
@@ -359,34 +359,6 @@ class EchoRLBenchmark:
         text = json.dumps(finite(result.as_data()), indent=2, allow_nan=False)
         partial.write_text(text, encoding="utf-8")
         os.replace(partial, path)  # noqa: PTH105 - as it is called everywhere
-
-
-class _Spent:
-    """Counts the seconds of training in a file, which includes those of interrupted runs.
-
-    Attributes:
-        seconds: Their sum, after the block; ``nan`` if a process was killed within it before.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.seconds = 0.0
-
-    def __enter__(self) -> Self:
-        try:
-            self.seconds = float(self._path.read_text(encoding="ascii"))
-        except FileNotFoundError:
-            pass
-        except ValueError:
-            self.seconds = math.nan
-        # Stays there if the process is killed.
-        self._path.write_text("nan", encoding="ascii")
-        self._began = time.monotonic()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds += time.monotonic() - self._began
-        self._path.write_text(repr(self.seconds), encoding="ascii")
 
 
 def _append(path: Path, line: str) -> None:
