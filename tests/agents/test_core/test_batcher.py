@@ -141,7 +141,7 @@ def test_cached_decoding_gives_the_logits_of_a_full_pass_in_hundreds_of_trees(pa
         evicted += bench.cache.evicted_tokens
         reused += bench.cache.reused_tokens
     assert worst < 1e-5
-    assert (drawn > 500, evicted > 250, reused > 500) == (True, True, True)
+    assert (drawn > 500, evicted > 150, reused > 500) == (True, True, True)
 
 
 @pytest.mark.parametrize("budget", [1, 7, 512])
