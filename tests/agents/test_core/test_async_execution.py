@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiers
 from echoic.errors import ArgumentError, ClosedError, WaitTimeoutError
 
 torch = pytest.importorskip("torch")
@@ -311,20 +312,21 @@ def test_nothing_is_left_after_thousands_of_requests_with_random_cancels() -> No
                 return (await running.get_result(name)).finish_reason
 
             ends = []
-            for start in range(0, 3_000, 500):
+            count = tiers.size(1_500, 3_000)
+            for start in range(0, count, 500):
                 ends += await asyncio.gather(*(one(i) for i in range(start, start + 500)))
             # Whoever was cancelled while it waited here may still be on its way there.
             while running.get_performance_metrics()["active"] or running._runner.busy:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.05)
             assert set(ends) == {"length", "cancelled"}
-            assert 450 < ends.count("cancelled") < 1_200
+            assert 0.15 < ends.count("cancelled") / count < 0.4
             assert idle(running)
             assert not running._handles
             assert not running._room
             assert running.cache.pool.nbytes == size
             metrics, cache = running.get_performance_metrics(), running.cache
-            assert cache.evicted_tokens > 300
+            assert cache.evicted_tokens > count / 10
             needed = cache.reused_tokens + cache.computed_tokens
             assert metrics["bandwidth"]["kv_reuse_rate"] == cache.reused_tokens / needed
 

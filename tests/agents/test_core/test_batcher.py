@@ -103,12 +103,12 @@ def greedy(model: Any, tokens: Any, count: int) -> list[int]:
 # The same numbers.
 
 
-@pytest.mark.parametrize("part", tiers.rotating(0, 1))
+@pytest.mark.parametrize("part", tiers.rotating(0, 1, 2, 3))
 def test_cached_decoding_gives_the_logits_of_a_full_pass_in_hundreds_of_trees(part: int) -> None:
     """Small pools, so that there are evictions; small budgets, so that prompts come in pieces."""
     model = TinyTransformer(SMALL, device="cpu")
     worst, drawn, evicted, reused = 0.0, 0, 0, 0
-    for seed in range(200 * part, 200 * part + 200):
+    for seed in range(100 * part, 100 * part + 100):
         random_ = random.Random(seed)
         bench = Bench(
             model,
@@ -141,7 +141,7 @@ def test_cached_decoding_gives_the_logits_of_a_full_pass_in_hundreds_of_trees(pa
         evicted += bench.cache.evicted_tokens
         reused += bench.cache.reused_tokens
     assert worst < 1e-5
-    assert (drawn > 1_000, evicted > 500, reused > 1_000) == (True, True, True)
+    assert (drawn > 500, evicted > 150, reused > 500) == (True, True, True)
 
 
 @pytest.mark.parametrize("budget", [1, 7, 512])

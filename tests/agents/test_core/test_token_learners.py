@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import tiers
 from echoic.errors import ArgumentError, CheckpointError
 from echoic.primitives import compute_importance_weights, compute_token_kl
 from echoic.rollouts import RolloutTable
@@ -697,7 +698,7 @@ def test_adapters_that_fit_nothing_are_refused() -> None:
 # Going on.
 
 
-@pytest.mark.parametrize("kind", ["full", "tied", "lora", "reference", "bfloat16"])
+@pytest.mark.parametrize("kind", tiers.rotating("full", "tied", "lora", "reference", "bfloat16"))
 def test_learner_that_goes_on_from_a_file_is_bit_for_bit_the_one_that_never_stopped(
     tmp_path: Path, kind: str
 ) -> None:
@@ -754,7 +755,7 @@ def test_small_steps_of_16_bits_add_up_as_those_of_32() -> None:
         return torch.cat([one.detach().double().flatten() for one in stepped_on])
 
     before = [weights(learner) for learner in learners]
-    for seed in range(20):
+    for seed in range(tiers.size(8, 20)):
         batch = rollouts(whole, seed=seed)
         assert all(learner.update(batch)["stepped"] == 1 for learner in learners)
     half, full = (weights(one) - was for one, was in zip(learners, before, strict=True))

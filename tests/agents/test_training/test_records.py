@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+import tiers
 from echoic.agents.training.records import Records
 from echoic.errors import ArgumentError
 
@@ -80,6 +81,7 @@ def test_without_a_folder_there_is_no_board(run):
     tell(records)
 
 
+@tiers.turn(0, of=7)
 def test_weights_and_biases_keeps_what_was_measured_offline(run, tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     for name, value in (

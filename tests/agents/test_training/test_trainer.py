@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import tiers
 import tmaze_environment
 import torch
 from echoic.agents.environments import make_environment
@@ -78,7 +79,7 @@ def test_all_that_is_measured_is_there_and_can_be_written(run):
     assert "evaluation at step 256" in Path(config.results_dir, "train.log").read_text()
 
 
-@pytest.mark.parametrize("plans", [True, False])
+@pytest.mark.parametrize("plans", tiers.rotating(True, False))
 def test_a_run_that_was_resumed_is_the_same_to_the_last_bit(run, plans):
     changes = {"env_name": "test-tmaze", "use_plans": plans, "train_frequency": 3}
     changes |= {"save_frequency": 96, "keep_checkpoints": 9, "evaluation_frequency": 10_000}

@@ -36,6 +36,7 @@ def test_a_run_outlives_its_actors(run, tmp_path, monkeypatch):
             os.kill(pid, 0)
 
 
+@tiers.turn(0, of=2)
 def test_an_environment_that_hangs_is_killed_and_the_run_goes_on(run, tmp_path, monkeypatch):
     mark = tmp_path / "hang"
     mark.touch()
@@ -66,6 +67,7 @@ def test_an_environment_that_hangs_is_killed_and_the_run_goes_on(run, tmp_path, 
             os.kill(pid, 0)
 
 
+@tiers.turn(1, of=2)
 def test_workers_that_can_not_work_end_the_run_with_their_last_words(run, tmp_path):
     config = run(worker_imports=("no_such_module",), num_workers=1, max_restarts=0)
     workers = ProcessWorkers(config, 0, "", tmp_path)
