@@ -229,8 +229,9 @@ tensorflow: build
 	@test -d target/tensorflow || uv venv --quiet --python 3.11 target/tensorflow
 	@uv pip install --quiet --python target/tensorflow tensorflow-cpu==2.15.1 'numpy<2' 'ml_dtypes<0.4' optree \
 		absl-py dm-tree hypothesis pytest pytest-timeout pytest-xdist sybil
-	@PYTHONPATH=python target/tensorflow/bin/python -m pytest --tier all -m nightly --check-skips \
-		tests/reverb/test_reverb_tensorflow.py tests/drop_ins/test_upstream_reverb_tensorflow.py
+	@PYTHONPATH=python target/tensorflow/bin/python -m pytest --tier all --check-skips -W default \
+		tests/reverb/test_reverb_datasets.py tests/reverb/test_reverb_tensorflow.py \
+		tests/drop_ins/test_upstream_reverb_tensorflow.py
 
 .PHONY: servers
 # Run rollouts on a real server of a language model, which builds llama.cpp.

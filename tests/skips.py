@@ -25,6 +25,7 @@ MAY_BE_SKIPPED = {
     "no checkout of its sources": 12,
     # An environment of its own: `make tensorflow`.
     "no TensorFlow": 41,
+    "there is TensorFlow": 1,
     # NumPy 1, which works too.
     "numpy 2 has such strings": 1,
     # Other systems than Linux, and other users than root.

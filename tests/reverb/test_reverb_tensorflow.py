@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import subprocess
 import sys
@@ -13,20 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reverb_under_test import NAME, PATIENCE, reverb
-
-HERE = importlib.util.find_spec("tensorflow") is not None
+from reverb_under_test import NAME, PATIENCE, TENSORFLOW, reverb
 
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("default"),
-    pytest.mark.skipif(not HERE, reason="no TensorFlow: make tensorflow has it"),
+    pytest.mark.skipif(not TENSORFLOW, reason="no TensorFlow: make tensorflow has it"),
 ]
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    tf: Any = importlib.import_module("tensorflow") if HERE else None
+    tf: Any = importlib.import_module("tensorflow") if TENSORFLOW else None
 
 
 @pytest.fixture

@@ -177,10 +177,10 @@ class Groups:
             if self._noticed is None:
                 self._noticed = calls.noticed()
             group = next(self._groups)
+            noticed, self._noticed = self._noticed, None
             if group is None:
-                self._noticed = calls.check(self._noticed)
+                self._noticed = calls.check(noticed)
                 return self._none
-            self._noticed = None
             return tuple(group)
 
 
