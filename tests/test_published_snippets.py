@@ -489,7 +489,7 @@ COMMANDS = [
 --num-episodes 100""",
 ]
 
-no_cuda = pytest.mark.filterwarnings("ignore:device 'cuda' was asked for:UserWarning")
+no_cuda = pytest.mark.filterwarnings("ignore:expected CUDA for device:UserWarning")
 
 
 def needs_agents() -> None:
