@@ -118,4 +118,4 @@ class TcpClient(RemoteStream):
         raise ConnectionClosedError(f"the client of {self.address} is closed")
 
     _closed = property(_Closed)
-    _in_flight_count = property(lambda self: int(self.stats()["pending"]))
+    _in_flight_count = property(lambda self: int(self.stats().pending))
