@@ -85,8 +85,6 @@ class SampleInfo:
     """
 
     stats: _native.StreamStats
-    # When the histograms were reset.
-    _since: _native.StreamStats | None = None
 
     store_size = _number("stats.store_size", "Samples stored and not yet taken.")
     active_connections = _number("stats.connections", "Clients that are connected.")
@@ -113,15 +111,9 @@ class SampleInfo:
 
     def _snapshot(self, name: str) -> HistSnapshot:
         all_ = getattr(self.stats, name)
-        count, total = all_.count, all_.mean * all_.count
-        if self._since is not None:
-            before = getattr(self._since, name)
-            count, total = count - before.count, total - before.mean * before.count
-        if count == 0:
-            return HistSnapshot()
         names = ("min", "max", "p50", "p90", "p99")
         low, high, *quantiles = (round(1e9 * getattr(all_, one)) for one in names)
-        return HistSnapshot(count, low, high, 1e9 * total / count, *quantiles)
+        return HistSnapshot(all_.count, low, high, 1e9 * all_.mean, *quantiles)
 
 
 class Sample(NamedTuple):
@@ -157,7 +149,6 @@ class Server(echoic.Server):
 
     _stream: echoic.Stream
     _num_buffers: int
-    _since: _native.StreamStats | None
     # The stream's native methods.
     submit: Callable[..., None]
     submit_batch: Callable[..., None]
@@ -181,7 +172,6 @@ class Server(echoic.Server):
         self = super().__new__(cls, stream, listen=transport, **options)
         self._stream = stream
         self._num_buffers = num_buffers
-        self._since = None
         self.submit = stream.add
         self.submit_batch = stream.extend
         return self
@@ -211,14 +201,11 @@ class Server(echoic.Server):
     @property
     def info(self) -> SampleInfo:
         """A snapshot of the numbers, without taking a batch."""
-        return SampleInfo(self._stream.stats(), self._since)
+        return SampleInfo(self._stream.stats())
 
     def reset_histograms(self) -> None:
-        """Count from now on in histograms; counters and gauges go on.
-
-        Their ends and percentiles remain those of the whole life.
-        """
-        self._since = self._stream.stats()
+        """Begin the histograms anew; counters and gauges go on."""
+        self._stream.reset_histograms()
 
     def sample(self, timeout: float | None = None) -> Sample | None:
         """Take the next batch; ``None`` if the server is closed and has no complete one."""
