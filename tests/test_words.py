@@ -17,14 +17,6 @@ if TYPE_CHECKING:
 PACKAGE = Path(echoic.__file__).parent
 FILES = sorted([*PACKAGE.rglob("*.py"), PACKAGE / "_native.pyi"])
 
-# Parts of the package whose text is not rewritten yet. Remove a part when it is; add none.
-NOT_YET = (
-    "agents/baselines",
-    "agents/environments",
-    "agents/evaluation",
-    "agents/monitoring.py",
-)
-
 # Words that stand for other words, or for parts of a program as if they were people.
 MARKS = {
     r"\btold\b": "given, reported or configured",
@@ -41,14 +33,10 @@ MARKS = {
     r"\bmakes? no sense\b": "is out of range",
 }
 
-# Pages of the documentation that are not rewritten yet. Remove a page when it is; add none.
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-PAGES_NOT_YET = (
-    "CHANGELOG.md",
-    "docs/design",
-    "docs/results",
-)
+# Records of what was, in the words of their day.
+RECORDS = ("CHANGELOG.md", "docs/design", "docs/results")
 PAGE_MARKS = {**MARKS, r"\b[Dd]oors?\b": "transport or address"}
 # Doors of games, persons, and rows that are copied from a running server.
 NOT_MARKED = re.compile(
@@ -69,15 +57,6 @@ WORDS = re.compile(
     "door|courier|cargo|freight|errand|outbox|desk|scribe|kiosk|lobby|guest|sheet|belt|stretch|spare"
     "|lent|keeper|graveyard|stratum|crew|mender|roster|paper|permit|fate"
 )
-
-# Modules that have such names yet, or define functions and classes with them.
-NAMES_NOT_YET: tuple[str, ...] = ()
-
-
-def done(path: Path, parts: tuple[str, ...]) -> bool:
-    """Return whether a file is in none of the parts that are left."""
-    name = path.relative_to(PACKAGE).as_posix()
-    return not any(name == part or name.startswith(f"{part}/") for part in parts)
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
@@ -118,7 +97,6 @@ def test_docstrings_comments_and_messages_are_plain() -> None:
     found = [
         f"{path}:{number}: {line.strip()!r}: say {better!r}"
         for path in FILES
-        if done(path, NOT_YET)
         for number, line in texts(path)
         for mark, better in MARKS.items()
         if re.search(mark, line) and (path.name, line.strip()) not in EXCEPTIONS
@@ -130,7 +108,7 @@ def test_pages_of_the_documentation_are_plain() -> None:
     found = [
         f"{path}:{number}: {line.strip()!r}: say {better!r}"
         for path in PAGES
-        if not path.relative_to(ROOT).as_posix().startswith(PAGES_NOT_YET)
+        if not path.relative_to(ROOT).as_posix().startswith(RECORDS)
         for number, line in prose(path)
         # Agents walk through doors.
         for mark, better in (MARKS if "agents" in path.parts else PAGE_MARKS).items()
@@ -143,7 +121,6 @@ def test_modules_classes_and_functions_have_names_of_the_field() -> None:
     found = [
         f"{path}:{number}: {name}"
         for path in FILES
-        if done(path, NAMES_NOT_YET)
         for number, name in names(path)
         if any(WORDS.fullmatch(word) for word in words(name))
     ]

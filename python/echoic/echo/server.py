@@ -204,7 +204,7 @@ class Server(echoic.Server):
         return SampleInfo(self._stream.stats())
 
     def reset_histograms(self) -> None:
-        """Begin the histograms anew; counters and gauges go on."""
+        """Begin the histograms again; counters and gauges go on."""
         self._stream.reset_histograms()
 
     def sample(self, timeout: float | None = None) -> Sample | None:
