@@ -21,6 +21,11 @@ MAY_BE_SKIPPED = {
     # Files that no package has: set ECHOIC_CRUXEVAL or ECHOIC_PAGES.
     "no file of CRUXEval here": 3,
     "no pages at": 1,
+    # Sources of other libraries, for the nightly tier: set ECHOIC_UPSTREAM_ECHO and others.
+    "no checkout of its sources": 12,
+    # An environment of its own: `make tensorflow`.
+    "no TensorFlow": 41,
+    "there is TensorFlow": 1,
     # NumPy 1, which works too.
     "numpy 2 has such strings": 1,
     # Other systems than Linux, and other users than root.

@@ -7,6 +7,7 @@ The tests run against `echoic.reverb`, or against the module that ECHOIC_TEST_RE
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy as np
 
 NAME = os.environ.get("ECHOIC_TEST_REVERB", "echoic.reverb")
 UPSTREAM = NAME == "reverb"
+# Whether datasets are TensorFlow's.
+TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 
 reverb = importlib.import_module(NAME)
 
@@ -36,7 +39,7 @@ def spec(shape: Any, dtype: Any, name: str | None = None) -> Any:
 
 def dtype_of(described: Any) -> np.dtype:
     """Give the numpy dtype of a spec, whichever library made it."""
-    return np.dtype(described.dtype.as_numpy_dtype if UPSTREAM else described.dtype)
+    return np.dtype(getattr(described.dtype, "as_numpy_dtype", described.dtype))
 
 
 def sample_values(client: Any, table: str, count: int = 1) -> list[int]:

@@ -1,11 +1,12 @@
 """Iterate over nests of arrays, with the methods of ``tf.data`` that programs use most.
 
-Each iteration over a dataset makes a new iterator. To use one in TensorFlow, give it to
-``tf.data.Dataset.from_generator``; in PyTorch, return its iterator from an ``IterableDataset``.
+Each iteration over a dataset makes a new iterator. To use one in PyTorch, return its iterator from
+an ``IterableDataset``. Where TensorFlow is installed, datasets are its own: see ``_tensorflow``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import queue
 import threading
@@ -87,45 +88,38 @@ class Dataset:
     def prefetch(self, buffer_size: int) -> Dataset:
         """Fetch elements ahead in a thread; one ahead if the size is negative."""
         ahead = 1 if buffer_size < 0 else buffer_size
-        return self if ahead == 0 else Dataset(lambda: _Ahead(self, ahead).elements(), self._spec)
+        return self if ahead == 0 else Dataset(lambda: _fetched(self, ahead), self._spec)
 
 
-class _Ahead:
-    """Elements that a thread fetches ahead."""
+def _fetched(dataset: Dataset, ahead: int) -> Iterator[Any]:
+    """Iterate over elements that a thread fetches ahead."""
+    ready: queue.Queue[tuple[str, Any]] = queue.Queue(ahead)
+    stopped = threading.Event()
 
-    def __init__(self, dataset: Dataset, ahead: int) -> None:
-        self._dataset = dataset
-        self._ready: queue.Queue[tuple[str, Any]] = queue.Queue(ahead)
-        self._stopped = threading.Event()
+    def put(kind: str, value: Any) -> None:
+        while not stopped.is_set():
+            with contextlib.suppress(queue.Full):
+                ready.put((kind, value), timeout=0.1)
+                break
 
-    def _put(self, kind: str, value: Any) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._ready.put((kind, value), timeout=0.1)
-            except queue.Full:
-                continue
-            return
-
-    def _fetch(self) -> None:
+    def fetch() -> None:
         try:
-            for element in self._dataset:
-                self._put("element", element)
-                if self._stopped.is_set():
+            for element in dataset:
+                put("element", element)
+                if stopped.is_set():
                     return
-            self._put("end", None)
+            put("end", None)
         except Exception as error:  # raised in the consuming thread
-            self._put("error", error)
+            put("error", error)
 
-    def elements(self) -> Iterator[Any]:
-        """Iterate over the elements."""
-        threading.Thread(target=self._fetch, name="echoic-prefetch", daemon=True).start()
-        try:
-            while (taken := self._ready.get())[0] == "element":
-                yield taken[1]
-            if taken[0] == "error":
-                raise taken[1]
-        finally:
-            self._stopped.set()
+    threading.Thread(target=fetch, name="echoic-prefetch", daemon=True).start()
+    try:
+        while (taken := ready.get())[0] == "element":
+            yield taken[1]
+        if taken[0] == "error":
+            raise taken[1]
+    finally:
+        stopped.set()
 
 
 def stack(elements: list[Any]) -> Any:

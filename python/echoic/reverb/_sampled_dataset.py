@@ -44,29 +44,22 @@ class SampledDataset(Dataset):
         max_samples: int = -1,
     ) -> None:
         data = specs_of(lists_as_tuples(dtypes), lists_as_tuples(shapes))
-        if max_in_flight_samples_per_worker < 1:
-            raise ValueError(
-                f"max_in_flight_samples_per_worker ({max_in_flight_samples_per_worker}) must be a "
-                "positive integer"
-            )
-        for name, number in (
-            ("num_workers_per_iterator", num_workers_per_iterator),
-            ("max_samples_per_stream", max_samples_per_stream),
-            ("max_samples", max_samples),
+        for name, number, more in (
+            ("max_in_flight_samples_per_worker", max_in_flight_samples_per_worker, ""),
+            ("num_workers_per_iterator", num_workers_per_iterator, " or -1"),
+            ("max_samples_per_stream", max_samples_per_stream, " or -1"),
+            ("max_samples", max_samples, " or -1"),
         ):
-            if number < 1 and number != -1:
-                raise ValueError(f"{name} ({number}) must be a positive integer or -1")
+            if number < 1 and not (more and number == -1):
+                raise ValueError(f"{name} ({number}) must be a positive integer{more}")
         if rate_limiter_timeout_ms < -1:
             raise ValueError(
                 f"rate_limiter_timeout_ms ({rate_limiter_timeout_ms}) must be an integer >= -1"
             )
-        info = replay_sample.SampleInfo(
-            *map(
-                _signature.TensorSpec,
-                replay_sample.SampleInfo.tf_shapes(),
-                replay_sample.SampleInfo.tf_dtypes(),
-            )
+        scalars = (
+            _signature.TensorSpec((), dtype) for dtype in replay_sample.SampleInfo.tf_dtypes()
         )
+        info = replay_sample.SampleInfo(*scalars)
         super().__init__(self._elements, replay_sample.ReplaySample(info, data))
         self._address = server_address
         self._table = table
@@ -74,8 +67,7 @@ class SampledDataset(Dataset):
         self._columns = _signature.flat_columns(data)
         self._most = max_in_flight_samples_per_worker
         self._max_samples = max_samples
-        waits = rate_limiter_timeout_ms
-        self._timeout = None if waits < 0 else waits / 1000
+        self._timeout = None if rate_limiter_timeout_ms < 0 else rate_limiter_timeout_ms / 1000
 
     @classmethod
     def from_table_signature(
@@ -115,15 +107,15 @@ class SampledDataset(Dataset):
         if signature is None:
             raise ValueError(f"Table {table} at {server_address} does not have a signature.")
         return cls(
-            server_address=server_address,
-            table=table,
-            dtypes=_nest.map_leaves(lambda leaf: leaf.dtype, signature),
-            shapes=_nest.map_leaves(lambda leaf: leaf.shape, signature),
-            max_in_flight_samples_per_worker=max_in_flight_samples_per_worker,
-            num_workers_per_iterator=num_workers_per_iterator,
-            max_samples_per_stream=max_samples_per_stream,
-            rate_limiter_timeout_ms=rate_limiter_timeout_ms,
-            max_samples=max_samples,
+            server_address,
+            table,
+            _nest.map_leaves(lambda leaf: leaf.dtype, signature),
+            _nest.map_leaves(lambda leaf: leaf.shape, signature),
+            max_in_flight_samples_per_worker,
+            num_workers_per_iterator,
+            max_samples_per_stream,
+            rate_limiter_timeout_ms,
+            max_samples,
         )
 
     def _check(self, signature: Sequence[_signature.Column]) -> None:
@@ -166,7 +158,7 @@ class SampledDataset(Dataset):
     def _fetches(self, count: int, poll: float | None = None) -> Iterator[Any]:
         """Fetch items, in groups that end at multiples of ``count``, until none come in time.
 
-        With ``poll``, yield ``None`` whenever there were none for so many seconds.
+        With ``poll``, yield ``None`` whenever none came for this many seconds.
         """
         client = reverb_client.Client(self._address)._client
         client.check_stopped()
@@ -211,7 +203,7 @@ class SampledDataset(Dataset):
         raise NotImplementedError
 
     def _flat(self, count: int = 0, drop_remainder: bool = False) -> Any:
-        """Make a dataset of TensorFlow of flat elements, or batches of so many."""
+        """Make a dataset of TensorFlow of flat elements, or batches of ``count``."""
 
         def make(address: bytes, table: bytes) -> Iterator[Any]:
             # In a graph their values are known only now.

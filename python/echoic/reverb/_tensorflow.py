@@ -24,11 +24,15 @@ from echoic.reverb import _nest, _signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
 __all__ = ["POLL", "Groups", "calls", "kind_of", "nothing", "source", "spec_of", "tensorflow"]
 
 # Seconds that a call of Python waits for items before it looks whether it is to end.
 POLL = 0.1
+
+# Part of the names of its files.
+_TENSORFLOW = f"{os.sep}tensorflow{os.sep}"
 
 
 @functools.cache
@@ -96,6 +100,30 @@ class _Calls:
         known = signal.set_wakeup_fd(there, warn_on_full_buffer=False)
         if known != -1:
             signal.set_wakeup_fd(known)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._interrupt)
+
+    @staticmethod
+    def _interrupt(number: int, frame: FrameType | None) -> None:
+        """Raise ``KeyboardInterrupt``, as Python does by itself.
+
+        It would be lost in the C++ that makes TensorFlow's error of a call that was ended: there it
+        is raised as soon as the caller of that C++ goes on.
+        """
+        caller = frame and frame.f_back
+        if frame is None or caller is None or frame.f_code.co_name != "__init__":
+            raise KeyboardInterrupt
+        if _TENSORFLOW not in frame.f_code.co_filename:
+            raise KeyboardInterrupt
+        traced = sys.gettrace()
+
+        def interrupt(*_: Any) -> None:
+            sys.settrace(traced)
+            caller.f_trace = None
+            raise KeyboardInterrupt
+
+        caller.f_trace = interrupt
+        sys.settrace(lambda *_: None)
 
     def noticed(self) -> int:
         """Return how often Ctrl-C was noticed."""
@@ -116,10 +144,11 @@ class _Calls:
         if self._over:
             raise StopIteration
         now = self.noticed()
-        if now != noticed and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        default = (signal.default_int_handler, self._interrupt)
+        if now != noticed and signal.getsignal(signal.SIGINT) in default:
             main = sys._current_frames().get(threading.main_thread().ident or 0)
             # A main thread that runs Python raises KeyboardInterrupt by itself.
-            if main is not None and f"{os.sep}tensorflow{os.sep}" in main.f_code.co_filename:
+            if main is not None and _TENSORFLOW in main.f_code.co_filename:
                 raise RuntimeError("interrupted by Ctrl-C")
         return now
 
@@ -148,10 +177,10 @@ class Groups:
             if self._noticed is None:
                 self._noticed = calls.noticed()
             group = next(self._groups)
+            noticed, self._noticed = self._noticed, None
             if group is None:
-                self._noticed = calls.check(self._noticed)
+                self._noticed = calls.check(noticed)
                 return self._none
-            self._noticed = None
             return tuple(group)
 
 

@@ -26,6 +26,8 @@ __all__ = ["PatternDataset", "pattern_dataset_with_info"]
 class PatternDataset(Dataset):
     """Iterate over the items that a structured writer would make, nested as the patterns.
 
+    It is a ``tf.data.Dataset`` if the steps are one.
+
     Args:
         input_dataset: The steps. Their form is the dataset's ``element_spec`` if it has one, else
             that of the first step.

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["TFClient"]
 
 
+def _text(value: Any) -> str:
+    """Return the text of a tensor's value, which is an array if TensorFlow is eager."""
+    text = np.asarray(value, object).item()
+    return text.decode() if isinstance(text, bytes) else str(text)
+
+
 class TFClient:
     """Connect to the server at an address, for operations of TensorFlow.
 
@@ -66,7 +72,8 @@ class TFClient:
                     raise kind(None, None, str(error)) from error
 
         eager = tf.executing_eagerly()
-        return tf.numpy_function(call, inputs, dtypes, name=name)
+        made = tf.numpy_function(call, inputs, dtypes, name=name)
+        return made if dtypes or not eager else None
 
     def sample(
         self, table: str, data_dtypes: Any, name: str | None = None
@@ -84,7 +91,7 @@ class TFClient:
         info = replay_sample.SampleInfo.tf_dtypes()
 
         def sample(table: bytes) -> list[Any]:
-            sampler = self._client.NewSampler(table.decode(), 1, timeout=_tensorflow.POLL)
+            sampler = self._client.NewSampler(_text(table), 1, timeout=_tensorflow.POLL)
             noticed = _tensorflow.calls.noticed()
             while True:
                 try:
@@ -143,7 +150,7 @@ class TFClient:
             raise ValueError("priorities and tables must have the same shape")
 
         def insert(tables: Any, priorities: Any, *data: Any) -> list[Any]:
-            names = [table.decode() for table in tables]
+            names = [_text(table) for table in tables]
             self._client.Insert(list(data), dict(zip(names, priorities.tolist(), strict=True)))
             return []
 
@@ -169,7 +176,7 @@ class TFClient:
                     f"({list(keys.shape)} vs. {list(priorities.shape)})"
                 )
             updates = list(zip(keys.ravel().tolist(), priorities.ravel().tolist(), strict=True))
-            self._client.MutatePriorities(table.decode(), updates, [])
+            self._client.MutatePriorities(_text(table), updates, [])
             return []
 
         inputs = [table, keys, priorities]

@@ -19,8 +19,9 @@ __all__ = ["TrajectoryDataset"]
 
 
 class TrajectoryDataset(SampledDataset):
-    """Iterate over items of a table, each a :class:`ReplaySample` of numpy arrays.
+    """Iterate over items of a table, each a :class:`ReplaySample`.
 
+    It is a ``tf.data.Dataset`` where TensorFlow is installed, and else an iterable of numpy arrays.
     :meth:`batch` fetches whole batches, which is faster than items one by one.
 
     Args:
