@@ -114,7 +114,7 @@ nightly-part: build $(PYTHON_TESTS) ## Run a part of the nightly tier (PART: 0 t
 
 .PHONY: check-all
 # The environments of their own run the nightly tests that are skipped in `.venv`. It takes hours.
-check-all: lint types docs rustdoc test-rust loom test-all parity tensorflow alfworld servers frameworks ## Run the nightly tier too, at full size
+check-all: lint types docs rustdoc test-rust loom test-all parity tensorflow drop-ins alfworld servers frameworks ## Run the nightly tier too, at full size
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=300
 	@$(MAKE) --no-print-directory hunt SECONDS=3600
 	@$(MAKE) --no-print-directory bench
@@ -232,6 +232,15 @@ tensorflow: build
 	@PYTHONPATH=python target/tensorflow/bin/python -m pytest --tier all --check-skips -W default \
 		tests/reverb/test_reverb_datasets.py tests/reverb/test_reverb_tensorflow.py \
 		tests/drop_ins/test_upstream_reverb_tensorflow.py
+
+.PHONY: drop-ins
+# Run Acme's and TF-Agents' own tests on echoic.reverb, in an environment of its own with TensorFlow and JAX. Tests
+# are skipped unless ECHOIC_UPSTREAM_ACME and ECHOIC_UPSTREAM_TF_AGENTS name their unpacked source packages.
+drop-ins: build
+	@test -d target/drop-ins || uv venv --quiet --python 3.11 target/drop-ins
+	@uv pip install --quiet --python target/drop-ins -r tests/drop_ins/requirements.txt
+	@PYTHONPATH=python target/drop-ins/bin/python -m pytest --tier all -m nightly --check-skips \
+		tests/drop_ins/test_upstream_acme.py tests/drop_ins/test_upstream_tf_agents.py
 
 .PHONY: servers
 # Run rollouts on a real server of a language model, which builds llama.cpp.
