@@ -56,18 +56,18 @@ JAX = (
     "value_dice/agent",
 )
 TENSORFLOW = (
-    "d4pg",
-    "ddpg",
-    "dmpo",
-    "dqfd",
-    "dqn",
-    "impala",
-    "mcts",
-    "mompo",
-    "mpo",
-    "r2d2",
-    "r2d3",
-    "svg0_prior",
+    "d4pg/agent",
+    "ddpg/agent",
+    "dmpo/agent",
+    "dqfd/agent",
+    "dqn/agent",
+    "impala/agent",
+    "mcts/agent",
+    "mompo/agent",
+    "mpo/agent",
+    "r2d2/agent",
+    "r2d3/agent",
+    "svg0_prior/agent",
 )
 
 EXPECTED = {
@@ -125,16 +125,20 @@ def test_the_adders_pass_all_of_their_tests(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(3600)
-def test_the_agents_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("folder", "names", "expected", "passed"),
+    [("jax", JAX, EXPECTED, 12), ("tf", TENSORFLOW, {}, 14)],
+)
+def test_the_agents_run(
+    tmp_path: Path, folder: str, names: tuple[str, ...], expected: dict[str, str], passed: int
+) -> None:
     root = upstream.checkout("ACME")
-    agents = root / "acme" / "agents"
     upstream.run(
-        [agents / "jax" / f"{name}_test.py" for name in JAX]
-        + [agents / "tf" / name / "agent_test.py" for name in TENSORFLOW],
+        [root / "acme" / "agents" / folder / f"{name}_test.py" for name in names],
         tmp_path,
         drop_in="echoic.reverb",
-        expected=EXPECTED,
-        passed=26,
+        expected=expected,
+        passed=passed,
         path=[root],
         prelude=PRELUDE.format(home=str(tmp_path)),
         timeout=3500,
