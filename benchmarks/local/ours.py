@@ -25,12 +25,19 @@ class EchoicLocal(Engine, Echoic):
     name = "echoic"
 
     def store(self, plan: Plan) -> Buffer:
-        """Make a buffer in rlox's form for what that form can hold."""
+        """Make a buffer, to which transitions are pushed in rlox's form if it can hold them."""
         # Imported here: a peer's environment runs the workloads without Echoic.
         from echoic import buffers, rlox
 
         if plan.prioritized:
-            return Buffer(rlox.PrioritizedReplayBuffer(plan.capacity, 4, 1, ALPHA, BETA), plan)
+            buffer = rlox.PrioritizedReplayBuffer(plan.capacity, 4, 1, ALPHA, BETA)
+            sample = buffers.PrioritizedReplayBuffer.sample
+
+            def by_priority(size: int) -> Tree:
+                batch = sample(buffer, size, beta=BETA)
+                return {**batch.data, "weights": batch.weights, "indices": batch.keys}
+
+            return Buffer(buffer, plan, by_priority)
         if plan.hot:
             folder = tempfile.TemporaryDirectory()
             buffer = buffers.MmapReplayBuffer(
@@ -39,10 +46,12 @@ class EchoicLocal(Engine, Echoic):
                 Path(folder.name) / "cold.bin",
                 hot_capacity=plan.hot,
             )
-            return Buffer(buffer, plan, [buffer.close, folder.cleanup])
+            return Buffer(buffer, plan, buffer.sample, [buffer.close, folder.cleanup])
         if plan.kind == "small":
-            return Buffer(rlox.ReplayBuffer(plan.capacity, 4, 1), plan)
-        return Buffer(buffers.ReplayBuffer(Rows(plan.kind).example, plan.capacity), plan)
+            buffer = rlox.ReplayBuffer(plan.capacity, 4, 1)
+            return Buffer(buffer, plan, partial(buffers.ReplayBuffer.sample, buffer))
+        buffer = buffers.ReplayBuffer(Rows(plan.kind).example, plan.capacity)
+        return Buffer(buffer, plan, buffer.sample)
 
     def call(self, case: Case) -> Callable[[], Any]:
         """Call the function of this name."""
@@ -95,9 +104,16 @@ class Buffer:
     indices = "indices"
     actions = "actions"
 
-    def __init__(self, buffer: Any, plan: Plan, closing: Sequence[Callable[[], Any]] = ()) -> None:
+    def __init__(
+        self,
+        buffer: Any,
+        plan: Plan,
+        sample: Callable[..., Any],
+        closing: Sequence[Callable[[], Any]] = (),
+    ) -> None:
         """Wrap a buffer of the project; ``closing`` is what has to be called in the end."""
         self._buffer = buffer
+        self._sample = sample
         self._closing = closing
         self._plan = plan
         self.push = getattr(buffer, "push", None)
@@ -109,7 +125,7 @@ class Buffer:
 
     def draws(self, size: int) -> Callable[[], Tree]:
         """Draw from the buffer's own stream."""
-        return partial(self._buffer.sample, size)
+        return partial(self._sample, size)
 
     def columns(self, drawn: Any) -> Tree:
         """Return what was drawn: the names are the ones that were stored."""
@@ -123,7 +139,7 @@ class Buffer:
         """Forget the buffer."""
         for call in self._closing:
             call()
-        self._buffer = self.push = self.update = None
+        self._buffer = self._sample = self.push = self.update = None
 
 
 class Collector:
@@ -133,7 +149,7 @@ class Collector:
         """Wrap a collector of the project."""
         self._shape = shape
         self.recv = collector.recv
-        self.close = collector.stop
+        self.close = collector.close
 
     def columns(self, batch: Tree) -> Tree:
         """Fold the columns."""
