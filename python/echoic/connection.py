@@ -790,6 +790,8 @@ def _connect_in_child() -> None:
         if connection._server is not None:
             connection._lock = threading.RLock()
             continue
+        if connection._link is not None and not isinstance(connection._to, str):
+            connection._link.leave_to_parent()
         closed, links = connection._closed, dict(vars(connection))
         Connection.__init__(connection, *connection.__reduce__()[1])
         # Kept, since the end of a link is the parent's to say.
