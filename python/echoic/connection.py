@@ -146,7 +146,7 @@ class Connection(Delivers):
             self._check_open()
             if self._tables is None:
                 if self._server is not None:
-                    found: Any = self._server._tables
+                    found: Any = self._store_of_process("tables", self._server._tables or None)
                 elif isinstance(self._to, str):
                     self._link = link = _native.connect_tables(self._to, self._options)
                     found = [RemoteTable(link, number) for number in range(len(link))]
@@ -811,7 +811,9 @@ def _open_tables(address: str, options: Mapping[str, Any]) -> Connection:
 def _form(example: Any) -> tuple[object, str]:
     """Return the structure of an example, and the dtypes and shapes of its leaves."""
     leaves, structure = _trees.tree_flatten(example)
-    return structure, str([(one.dtype, one.shape) for one in map(np.asarray, leaves)])
+    # NumPy has no bfloat16 for a tensor.
+    arrays = [one if hasattr(one, "dtype") else np.asarray(one) for one in leaves]
+    return structure, str([(str(one.dtype), *one.shape) for one in arrays])
 
 
 def _no_tables(kind: str, name: str, error: RefusedError) -> EchoicError:
