@@ -45,7 +45,7 @@ def test_replay_buffers() -> None:
     pbuf.push(*transition, priority=1.0)
     batch = pbuf.sample(batch_size=256, seed=42)
     assert shapes(batch) == of(4, 1, 256) | {"weights": (256,), "indices": (256,)}
-    pbuf.update_priorities(batch["indices"], np.linspace(0, 1, 256))
+    pbuf.update_priorities(indices=batch["indices"], priorities=np.linspace(0, 1, 256))
     pbuf.set_beta(0.7)
     assert {name: batch[name].dtype.str for name in ("terminated", "weights", "indices")} == {
         "terminated": "|u1",
@@ -230,7 +230,7 @@ def test_collector() -> None:
         # Step after step of all environments: none moves far in one.
         assert np.abs(np.diff(second[:8], axis=0)[..., 0]).max() < 0.2
         weights = collector.get_weights()
-        collector.sync_weights(weights)
+        collector.sync_weights(weights=weights)
         with pytest.raises(RuntimeError, match="weights"):
             collector.sync_weights(weights[1:])
     finally:

@@ -144,6 +144,10 @@ def test_trees_ragged_leaves_and_bfloat16() -> None:
     with echoic.Stream(half, batch_size=1) as store:
         store.add(half)
         assert store.sample(1, device="cpu").data.tolist() == [[3.0, 3.0]]
+        with echoic.Server(store, listen="tcp://127.0.0.1:0") as server:
+            with echoic.connect(server.address).stream(half) as remote:
+                remote.add(half)
+            assert store.sample(1, device="cpu").data.tolist() == [[3.0, 3.0]]
     loose = echoic.Table("loose", trajectories=echoic.AnyLength(np.float32(0)), capacity=10)
     writer = echoic.TrajectoryWriter([loose], num_keep_alive_refs=3)
     for step in range(3):

@@ -7,7 +7,7 @@ import importlib.abc
 import importlib.machinery
 import runpy
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,15 +64,39 @@ def install(name: str) -> None:
         sys.meta_path.insert(0, _Alias(name))
 
 
+class _Installed:
+    """Installs a drop-in in the process that unpickles it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return install, (self._name,)
+
+
+def _install_in_children(name: str) -> None:
+    """Install it in processes that multiprocessing spawns, before they import the program."""
+    from multiprocessing import spawn
+
+    prepare = spawn.get_preparation_data
+
+    def prepare_with_name(process: str) -> dict[str, Any]:
+        # Unknown keys have no effect but that they are unpickled.
+        return {**prepare(process), "echoic": _Installed(name)}
+
+    vars(spawn).update(get_preparation_data=prepare_with_name)
+
+
 def run_program(name: str) -> None:
     """Run the program or module of the command line, with ``NAME`` imported from ``echoic.NAME``.
 
-    ``python -m echoic.NAME`` calls this.
+    So do processes that it starts with multiprocessing. ``python -m echoic.NAME`` calls this.
     """
     arguments = sys.argv[1:]
     if not arguments or arguments == ["-m"] or arguments[0] in ("-h", "--help"):
         sys.exit(f"usage: python -m echoic.{name} (PROGRAM | -m MODULE) [ARGUMENTS]")
     install(name)
+    _install_in_children(name)
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

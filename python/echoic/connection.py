@@ -146,7 +146,7 @@ class Connection(Delivers):
             self._check_open()
             if self._tables is None:
                 if self._server is not None:
-                    found: Any = self._server._tables
+                    found: Any = self._store_of_process("tables", self._server._tables or None)
                 elif isinstance(self._to, str):
                     self._link = link = _native.connect_tables(self._to, self._options)
                     found = [RemoteTable(link, number) for number in range(len(link))]
@@ -790,6 +790,8 @@ def _connect_in_child() -> None:
         if connection._server is not None:
             connection._lock = threading.RLock()
             continue
+        if connection._link is not None and not isinstance(connection._to, str):
+            connection._link.leave_to_parent()
         closed, links = connection._closed, dict(vars(connection))
         Connection.__init__(connection, *connection.__reduce__()[1])
         # Kept, since the end of a link is the parent's to say.
@@ -809,7 +811,9 @@ def _open_tables(address: str, options: Mapping[str, Any]) -> Connection:
 def _form(example: Any) -> tuple[object, str]:
     """Return the structure of an example, and the dtypes and shapes of its leaves."""
     leaves, structure = _trees.tree_flatten(example)
-    return structure, str([(one.dtype, one.shape) for one in map(np.asarray, leaves)])
+    # NumPy has no bfloat16 for a tensor.
+    arrays = [one if hasattr(one, "dtype") else np.asarray(one) for one in leaves]
+    return structure, str([(str(one.dtype), *one.shape) for one in arrays])
 
 
 def _no_tables(kind: str, name: str, error: RefusedError) -> EchoicError:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __version__ = "1.2.0"
+_NAMES = {"indices": "keys", "weights": "flat"}
 
 __all__ = ["DPOPair", "ExperienceTable", "HERBuffer", "MmapReplayBuffer", "OfflineDatasetBuffer"]
 __all__ += ["PrioritizedReplayBuffer", "ReplayBuffer", "SequenceReplayBuffer", "VarLenStore"]
@@ -48,12 +49,12 @@ def install() -> None:
 
 
 def _rlox_errors(function: Any) -> Any:
-    """Raise rlox's ``RuntimeError`` where Echoic raises a ``ValueError``."""
+    """Raise rlox's ``RuntimeError`` where Echoic raises a ``ValueError``; take rlox's names."""
 
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
         try:
-            return function(*args, **named)
+            return function(*args, **{_NAMES.get(name, name): named[name] for name in named})
         except ValueError as error:
             raise RuntimeError(str(error)) from error
 

@@ -61,8 +61,28 @@ print(sys.argv[1:], echo.__version__, batch["x"][:, 0].tolist(), rest, server.sa
 """
 
 
-def test_a_program_runs_unchanged(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
+# A process that is spawned imports the program again, and with it `echo`.
+SPAWNING = """
+import multiprocessing
+import echo
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=echo.TcpTransport, args=(0,))
+    child.start()
+    child.join()
+    print(child.exitcode)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (PROGRAM, "['--flag'] 0.2.1 [0.0, 1.0] [[2.0, 3.0]] None (4, 1, 2)\n"),
+        (SPAWNING, "0\n"),
+    ],
+)
+def test_a_program_runs_unchanged(tmp_path: Path, program: str, said: str) -> None:
+    (tmp_path / "program.py").write_text(program)
     ran = subprocess.run(
         [sys.executable, "-m", "echoic.echo", "program.py", "--flag"],
         cwd=tmp_path,
@@ -71,7 +91,6 @@ def test_a_program_runs_unchanged(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    said = "['--flag'] 0.2.1 [0.0, 1.0] [[2.0, 3.0]] None (4, 1, 2)\n"
     assert (ran.stdout, ran.stderr) == (said, "")
 
 

@@ -661,7 +661,8 @@ def test_what_a_server_lacks_is_the_same_error_for_every_service(folder: Path, l
     weights = {"no weights; it has (a stream|tables)": lambda one: one.weights().subscribe()}
     tables = {"there is no table 'x'": lambda one: one.table("x")}
     ask(echoic.Table("t", 0.0, capacity=10), stream | rollouts | weights | tables)
-    ask(echoic.Stream(0.0, batch_size=2), rollouts | weights | tables)
+    every = {"no tables; it has a stream": lambda one: one.tables}
+    ask(echoic.Stream(0.0, batch_size=2), rollouts | weights | tables | every)
     ask(echoic.WeightStore(), stream | rollouts | tables)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import signal
 import threading
@@ -402,13 +403,13 @@ def test_a_pickled_client_inserts_nothing_into_a_draining_shard() -> None:
             assert copy.shards_drained == [True, False]
 
 
-def test_a_table_of_a_closed_connection_says_so_at_once(open_shards: Any) -> None:
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_table_of_a_closed_or_a_parents_connection_says_so_at_once(open_shards: Any) -> None:
     _, client = open_shards(table(), table())
     found = client.table("t")
     writer, begun = client.trajectory_writer(), client.trajectory_writer()
     begun.append(np.int64(1))
-    client.close()
-    for call in (
+    calls: tuple[Callable[[], Any], ...] = (
         lambda: len(found),
         found.items,
         lambda: found.get([1]),
@@ -425,9 +426,27 @@ def test_a_table_of_a_closed_connection_says_so_at_once(open_shards: Any) -> Non
         lambda: found.extend(np.arange(3)),
         lambda: found.sample(1),
         lambda: writer.append(np.int64(1)),
-    ):
-        with pytest.raises(echoic.errors.ClosedError):
-            call()
+    )
+
+    def refused() -> None:
+        for call in calls:
+            with pytest.raises(echoic.errors.ClosedError):
+                call()
+
+    if hasattr(os, "fork"):
+        if (child := os.fork()) == 0:
+            signal.alarm(10)
+            status = 1
+            try:
+                refused()
+                client.table("t").add(np.int64(1))
+                client.close()
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+    client.close()
+    refused()
 
 
 # Servers in processes of their own, which die.

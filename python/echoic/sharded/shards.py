@@ -149,6 +149,11 @@ class Shards:
         if self._ended.is_set():
             raise ClosedError("the connection to the shards is closed")
 
+    def leave_to_parent(self) -> None:
+        """End it in a forked child: threads that it lacks may have the locks."""
+        self._lock, self._ended, self._takers = threading.RLock(), threading.Event(), []
+        self._ended.set()
+
     # Which are there.
 
     def look(self) -> None:
