@@ -103,7 +103,7 @@ def test_a_run_that_ends_early_goes_on() -> None:
 
     def wait(batch: Any) -> dict[str, float]:
         begun.set()
-        go_on.wait()
+        go_on.wait(60)
         return update(batch)
 
     async def cancel() -> None:
