@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from echoic import rlox
+from polling import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -224,8 +225,7 @@ def test_collector() -> None:
             assert (batch[name].shape, batch[name].dtype) == ((rows,), "f8"), name
         assert (batch["actions"].shape, batch["actions"].dtype) == ((rows,), "f4")
         assert (batch["observations"].shape, batch["observations"].dtype) == ((rows * 4,), "f4")
-        while len(collector) < 2:
-            pass
+        until(lambda: len(collector) >= 2)
         second = collector.recv()["observations"].reshape(32, 4, 4)
         # Step after step of all environments: none moves far in one.
         assert np.abs(np.diff(second[:8], axis=0)[..., 0]).max() < 0.2

@@ -16,6 +16,7 @@ Importing this module imports torch.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -120,6 +121,10 @@ class LLMTrainer:
         if not self.prompts:
             raise ArgumentError("expected at least one prompt, got none")
         self._tokens = [self._encode(prompt) for prompt in self.prompts]
+        if not all(self._tokens):
+            raise ArgumentError(
+                f"expected at least one token, got none in prompt {self._tokens.index([])}"
+            )
         self._model = model
         kind = RLOOLearner if isinstance(config.learner, RLOOConfig) else GRPOLearner
         #: The learner; its ``policy`` is the trained model, with adapters if there are any.
@@ -137,6 +142,8 @@ class LLMTrainer:
             The ``history``.
 
         Raises:
+            ArgumentError: If a prompt and ``max_new_tokens`` are longer than the model or the
+                engine's cache takes, or a reward is not a finite number.
             CollectorError: If the engine failed to answer a prompt.
         """
         config, version = self.config, self.learner.updates
@@ -151,6 +158,7 @@ class LLMTrainer:
         device = self.learner.device
         with table:
             async with AsyncExecutionEngine(config.execution, self._model, device) as engine:
+                self._check_lengths(engine)
                 if version:
                     table.publish_version(version)
                     await engine.update_weights(_unchanged, version)
@@ -165,6 +173,17 @@ class LLMTrainer:
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a file of :meth:`save`, of the same first model and settings."""
         self.learner.load(path)
+
+    def _check_lengths(self, engine: AsyncExecutionEngine) -> None:
+        """Raise at the start of a run what the engine would raise in the step of the prompt."""
+        new, lengths = self.config.max_new_tokens, [len(tokens) for tokens in self._tokens]
+        longest = max(lengths)
+        room = min(self.config.execution.max_cache_size, engine.model.max_length)
+        if longest + new > room:
+            raise ArgumentError(
+                f"expected at most {room} tokens of a prompt and its answer, got {longest} in "
+                f"prompt {lengths.index(longest)} and max_new_tokens={new}"
+            )
 
     async def _step(self, engine: AsyncExecutionEngine, table: RolloutTable) -> None:
         config, step = self.config, self.learner.updates
@@ -183,9 +202,14 @@ class LLMTrainer:
             )
         )
         answered = time.monotonic()
-        # Given back to the table if the update fails.
-        with table.sample(lease=config.execution.timeout) as batch:
-            metrics = await asyncio.to_thread(self.learner.update, batch)
+        batch = table.sample()
+        update = asyncio.ensure_future(asyncio.to_thread(self.learner.update, batch))
+        # A thread cannot be cancelled: the run ends after the update.
+        try:
+            metrics = await asyncio.shield(update)
+        except asyncio.CancelledError:
+            await asyncio.wait({update})
+            raise
         table.publish_version(self.learner.updates)
         reused, computed = 0, 0
         if engine.cache is not None:
@@ -235,6 +259,10 @@ class LLMTrainer:
             "" if self.tokenizer is None else self.tokenizer.decode(drawn, skip_special_tokens=True)
         )
         reward = float(self.reward(Answer(self.prompts[prompt], drawn, text)))
+        if not math.isfinite(reward):
+            raise ArgumentError(
+                f"expected a finite reward, got {reward} for an answer to prompt {prompt}"
+            )
         columns = {
             "tokens": np.array([*given, *drawn], np.int32),
             "logprobs": np.array([0.0] * len(given) + result.logprobs, np.float32),

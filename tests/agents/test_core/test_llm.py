@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -91,6 +92,36 @@ def test_an_answer_that_fails_ends_the_run_with_its_reason() -> None:
         asyncio.run(run.train())
 
 
+def test_a_run_that_ends_early_goes_on() -> None:
+    rewards = iter([0.0] * 20 + [float("nan")])
+    run = trainer(tiny(), GRPOConfig(), 3, lambda _: next(rewards, 1.0))
+    with pytest.raises(ArgumentError, match=r"expected a finite reward, got nan .* prompt \d"):
+        asyncio.run(run.train())
+    assert run.learner.updates == 1
+
+    update, begun, go_on = run.learner.update, threading.Event(), threading.Event()
+
+    def wait(batch: Any) -> dict[str, float]:
+        begun.set()
+        go_on.wait(60)
+        return update(batch)
+
+    async def cancel() -> None:
+        run.learner.update = wait  # type: ignore[method-assign]
+        training = asyncio.create_task(run.train())
+        await asyncio.to_thread(begun.wait)
+        training.cancel()
+        await asyncio.wait({training}, timeout=0.1)
+        assert not training.done()
+        go_on.set()
+        await training
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancel())
+    assert run.learner.updates == 2
+    assert asyncio.run(run.train())[-1]["step"] == 2
+
+
 class Words:
     """A tokenizer of numbers."""
 
@@ -126,3 +157,8 @@ def test_texts_and_chats_need_a_tokenizer_and_rewards_see_text() -> None:
         LLMTrainer(tiny(), prompts, reward, config, device="cpu")
     with pytest.raises(ArgumentError, match="at least one prompt"):
         LLMTrainer(tiny(), [], reward, config, device="cpu")
+    with pytest.raises(ArgumentError, match="at least one token, got none in prompt 1"):
+        LLMTrainer(tiny(), [[1], ""], reward, config, tokenizer=Words(), device="cpu")
+    long = LLMTrainer(tiny(), [[1], [2] * 4091], reward, config, device="cpu")
+    with pytest.raises(ArgumentError, match=r"at most 4096 tokens .* got 4091 in prompt 1"):
+        asyncio.run(long.train())
