@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from echoic.reverb._sampled_dataset import SampledDataset
+from echoic.reverb.trajectory_dataset import SampledDataset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

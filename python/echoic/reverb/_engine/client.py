@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -16,15 +17,13 @@ import numpy as np
 import echoic
 from echoic.errors import ClosedError, DisconnectedError, RefusedError, TableNotFoundError
 from echoic.reverb._engine import values
-from echoic.reverb._engine.description import columns_of, fields_of_info, is_ours
 from echoic.reverb._engine.errors import as_reverb, not_found
-from echoic.reverb._engine.inserters import Inserters
-from echoic.reverb._engine.keys import unmixed
-from echoic.reverb._engine.sampler import Sampler, Source
+from echoic.reverb._engine.sampler import Sampler
 from echoic.reverb._engine.server import server_of_this_process, stopped_in_this_process, token
 from echoic.reverb._engine.structured import StructuredWriter
+from echoic.reverb._engine.table import columns_of, fields_of_info, is_ours
 from echoic.reverb._engine.trajectory import TrajectoryWriter
-from echoic.reverb._engine.values import array
+from echoic.reverb._engine.values import array, unmixed
 from echoic.reverb._engine.writer import Writer, check_signature
 
 if TYPE_CHECKING:
@@ -49,6 +48,9 @@ _CHECKPOINT_PATIENCE = 2.0
 
 # Seconds that a sampler waits for another server after one of this process was stopped.
 _STOPPED_PATIENCE = 1.0
+
+# The most forms of data for which writers are kept.
+_MOST_FORMS = 32
 
 _SCHEMES = ("tcp://", "tls://", "unix://", "shm://")
 
@@ -104,6 +106,38 @@ def _wait_until_connected(tables: Connection, timeout: float) -> None:
         if time.monotonic() >= deadline:
             raise TimeoutExceeded
         time.sleep(0.01)
+
+
+class Inserters:
+    """Idle writers of single items, by form. One that failed or was interrupted is not reused."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: OrderedDict[Any, deque[TrajectoryWriter_]] = OrderedDict()
+        # The connection or server that the writers belong to.
+        self._source: Any = None
+
+    def take(
+        self, form: Any, source: Any, make: Callable[[], TrajectoryWriter_]
+    ) -> TrajectoryWriter_:
+        """Return a writer that no other thread uses."""
+        with self._lock:
+            if self._source is not source:
+                self._idle.clear()
+                self._source = source
+            idle = self._idle.get(form)
+            if idle:
+                self._idle.move_to_end(form)
+                return idle.pop()
+        return make()
+
+    def give_back(self, form: Any, source: Any, writer: TrajectoryWriter_) -> None:
+        """Return a writer for reuse, once its item is in its tables."""
+        with self._lock:
+            if self._source is source:
+                self._idle.setdefault(form, deque()).append(writer)
+                if len(self._idle) > _MOST_FORMS:
+                    self._idle.popitem(last=False)
 
 
 class Client:
@@ -199,9 +233,9 @@ class Client:
             return False
         return True
 
-    def _source(self, name: str) -> Source:
+    def _source(self, name: str) -> tuple[Table, int]:
         table = self._table(name)
-        return Source(table, table.stats().max_times_sampled or 0)
+        return table, table.stats().max_times_sampled or 0
 
     def signatures(self) -> Signatures:
         """Return the dtypes and shapes of the items of each table."""

@@ -7,7 +7,7 @@ does not allow that many now, the sampler waits for one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from echoic import Ragged
 from echoic.errors import LimiterError, WaitTimeoutError
 from echoic.reverb import _nest
 from echoic.reverb._engine.errors import as_reverb
-from echoic.reverb._engine.keys import mixed
-from echoic.reverb._engine.values import texts_as_objects
+from echoic.reverb._engine.values import mixed, texts_as_objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,18 +80,11 @@ class Items:
         return [[*five, *self.leaves(at)] for at, five in enumerate(numbers)]
 
 
-class Source(NamedTuple):
-    """A table to sample from."""
-
-    table: Table
-    max_times_sampled: int
-
-
 class Sampler:
     """A sampler of one table: see the module.
 
     Args:
-        find: Returns the table; called for the first item.
+        find: Returns the table and its ``max_times_sampled``; called for the first item.
         name: The table's name.
         max_samples: How many items to fetch in total; -1 means no limit.
         timeout: Seconds to wait for an item; ``None`` waits for ever.
@@ -103,7 +95,7 @@ class Sampler:
 
     def __init__(
         self,
-        find: Callable[[], Source],
+        find: Callable[[], tuple[Table, int]],
         name: str,
         max_samples: int = -1,
         timeout: float | None = None,
@@ -112,7 +104,7 @@ class Sampler:
         self._name = name
         self._left = None if max_samples < 0 else max_samples
         self._timeout = timeout
-        self._source: Source | None = None
+        self._source: tuple[Table, int] | None = None
         self._ready: list[list[Any]] = []
         self._ask = 1
 
