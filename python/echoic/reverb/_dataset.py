@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from echoic.reverb import _nest, _signature
+from echoic.reverb._engine.values import positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,8 +54,7 @@ class Dataset:
             batch_size: How many elements.
             drop_remainder: Whether to drop the last elements if there are fewer.
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size ({batch_size}) must be a positive integer")
+        positive(batch_size=batch_size)
         length = batch_size if drop_remainder else None
         return Dataset(
             lambda: self._batches(batch_size, drop_remainder), _batched(self._spec, length)

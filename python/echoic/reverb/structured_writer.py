@@ -251,29 +251,22 @@ class _ConditionBuilder:
     def __init__(self, incomplete: ConditionProto) -> None:
         self._incomplete = incomplete
 
-    def _copy(self) -> ConditionProto:
-        return copy.deepcopy(self._incomplete)
-
     def __mod__(self, modulo: int) -> _ConditionBuilder:
-        condition = self._copy()
+        condition = copy.deepcopy(self._incomplete)
         condition.mod_eq.mod = modulo
         return _ConditionBuilder(condition)
 
     def __eq__(self, value: int) -> ConditionProto:  # type: ignore[override]
-        condition = self._copy()
-        if condition.mod_eq.mod:
-            condition.mod_eq.eq = value
-        else:
-            condition.eq = value
+        condition = copy.deepcopy(self._incomplete)
+        compared = condition.mod_eq if condition.mod_eq.mod else condition
+        compared.eq = value
         return condition
 
     def __ne__(self, value: int) -> ConditionProto:  # type: ignore[override]
-        condition = self == value
-        condition.inverse = True
-        return condition
+        return _inverse(self == value)
 
     def __ge__(self, value: int) -> ConditionProto:
-        condition = self._copy()
+        condition = copy.deepcopy(self._incomplete)
         condition.ge = value
         return condition
 
@@ -281,12 +274,15 @@ class _ConditionBuilder:
         return self >= value + 1
 
     def __le__(self, value: int) -> ConditionProto:
-        condition = self > value
-        condition.inverse = True
-        return condition
+        return _inverse(self > value)
 
     def __lt__(self, value: int) -> ConditionProto:
         return self <= value - 1
+
+
+def _inverse(condition: ConditionProto) -> ConditionProto:
+    condition.inverse = True
+    return condition
 
 
 class Condition:

@@ -81,17 +81,10 @@ class SampledDataset(Dataset):
         get_signature_timeout_secs: int | None = None,
         max_samples: int = -1,
     ) -> Self:
-        """Make a dataset from the signature of a table; see the class for the arguments.
+        """Make a dataset from the signature of a table.
 
-        Args:
-            server_address: See the class.
-            table: See the class.
-            max_in_flight_samples_per_worker: See the class.
-            num_workers_per_iterator: See the class.
-            max_samples_per_stream: See the class.
-            rate_limiter_timeout_ms: See the class.
-            get_signature_timeout_secs: Seconds to wait for the server; ``None`` waits for ever.
-            max_samples: See the class.
+        It waits ``get_signature_timeout_secs`` seconds for the server, for ever if ``None``. The
+        other arguments are those of the class.
 
         Raises:
             ValueError: If there is no such table, or it has no signature.
@@ -128,7 +121,7 @@ class SampledDataset(Dataset):
                 f"signature: {_signature.columns_text(signature)}"
             )
         for index, (wanted, known) in enumerate(zip(got, signature, strict=True)):
-            if wanted[0] != known[0] or not _compatible(wanted[1], known[1]):
+            if wanted[0] != known[0] or not _signature.overlap(wanted[1], known[1]):
                 raise ValueError(
                     f"Requested incompatible tensor at flattened index {index} from table "
                     f"'{self._table}'.  Requested (dtype, shape): "
@@ -228,23 +221,8 @@ class SampledDataset(Dataset):
     @staticmethod
     def _infos(items: Items) -> replay_sample.SampleInfo:
         """Return the metadata of items, as arrays."""
-        return replay_sample.SampleInfo(
-            items.keys,
-            items.probabilities,
-            items.table_sizes,
-            items.priorities,
-            items.times_sampled.astype(np.int32),
-        )
-
-
-def _compatible(
-    wanted: tuple[int | None, ...] | None, known: tuple[int | None, ...] | None
-) -> bool:
-    if wanted is None or known is None:
-        return True
-    return len(wanted) == len(known) and all(
-        None in (a, b) or a == b for a, b in zip(wanted, known, strict=True)
-    )
+        times_sampled = items.numbers[-1].astype(np.int32)
+        return replay_sample.SampleInfo(*items.numbers)._replace(times_sampled=times_sampled)
 
 
 class TrajectoryDataset(SampledDataset):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from echoic.reverb import _nest, errors, pybind
+from echoic.reverb._engine.values import positive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -163,10 +164,7 @@ class TrajectoryWriter(WriterBase):
         Raises:
             ValueError: If a number is not positive, or more are stored together than are kept.
         """
-        if num_keep_alive_refs < 1:
-            raise ValueError(
-                f"num_keep_alive_refs ({num_keep_alive_refs}) must be a positive integer"
-            )
+        positive(num_keep_alive_refs=num_keep_alive_refs)
         options: Any
         if max_chunk_length is None:
             options = pybind.AutoTunedChunkerOptions(num_keep_alive_refs, 1.0)

@@ -141,11 +141,7 @@ class Inserters:
 
 
 class Client:
-    """A client that connects when it is first used, and then waits for the server.
-
-    Args:
-        server_name: ``host:port``, or an address as :func:`echoic.connect` takes it.
-    """
+    """A client of the server at an address: see :class:`echoic.reverb.Client`."""
 
     def __init__(self, server_name: str) -> None:
         self._address, self._host, self._port = _parts(server_name)
@@ -287,11 +283,7 @@ class Client:
         return tables.trajectory_writer(1, chunk_length=1, encoding="auto")
 
     def NewWriter(
-        self,
-        chunk_length: int,
-        max_timesteps: int,
-        delta_encoded: bool,
-        max_in_flight_items: int,
+        self, chunk_length: int, max_timesteps: int, delta_encoded: bool, max_in_flight_items: int
     ) -> Writer:
         """Make a writer of items of the last steps."""
         settings = (chunk_length, max_timesteps, delta_encoded, max_in_flight_items)
@@ -312,8 +304,7 @@ class Client:
         self, table: str, max_samples: int, buffer_size: int = 1, timeout: float | None = None
     ) -> Sampler:
         """Make a sampler, which yields items of a table one after the other."""
-        if buffer_size < 1:
-            raise ValueError(f"buffer_size ({buffer_size}) must be a positive integer")
+        values.positive(buffer_size=buffer_size)
         if max_samples < 1 and max_samples != -1:
             raise ValueError(f"max_samples ({max_samples}) must be -1 or >= 1")
         values.name(table)
@@ -344,11 +335,8 @@ class Client:
     def ServerInfo(self, timeout: float = 0) -> list[dict[str, Any]]:
         """Return the fields of a ``TableInfo`` for each table that was made by this module.
 
-        Args:
-            timeout: Seconds to wait for the server; 0 waits for ever.
-
         Raises:
-            TimeoutExceeded: If it was not there in time.
+            TimeoutExceeded: If the server was away for ``timeout`` seconds; 0 waits for ever.
         """
         tables = self.tables(timeout or None).tables
 

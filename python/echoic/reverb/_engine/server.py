@@ -63,7 +63,7 @@ def stopped_in_this_process(host: str, port: int) -> bool:
 class Checkpointer:
     """Where checkpoints are written, and which one a server starts from."""
 
-    def __init__(self, root_dir: str, group: str, fallback: str | None) -> None:
+    def __init__(self, root_dir: str, group: str, fallback: str | None = None) -> None:
         self.group = group
         path = Path(root_dir)
         self._text = f"EchoicCheckpointer(root_dir={root_dir}, group={group})"
@@ -97,9 +97,7 @@ def _own_folder(path: Path) -> Path:
     return path if not entries or "echoic-checkpoints.lock" in entries else path / "echoic"
 
 
-def create_default_checkpointer(name: str, group: str, fallback: str | None = None) -> Checkpointer:
-    """Store checkpoints below a directory."""
-    return Checkpointer(name, group, fallback)
+create_default_checkpointer = Checkpointer
 
 
 class Server:

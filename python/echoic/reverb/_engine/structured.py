@@ -296,14 +296,6 @@ class StructuredWriter(AnyWriter):
         self._open: set[int] = set()
         self.step_is_open = False
 
-    def Append(self, data: Sequence[Any]) -> None:
-        """Append a step, given as the value of each column, or ``None``."""
-        self._append(data, partial=False)
-
-    def AppendPartial(self, data: Sequence[Any]) -> None:
-        """Append a part of a step, which later calls complete."""
-        self._append(data, partial=True)
-
     def _append(self, data: Sequence[Any], *, partial: bool) -> None:
         self._check()
         step, given = self._columns.of_step(data)

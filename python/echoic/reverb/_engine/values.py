@@ -25,7 +25,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["array", "mixed", "name", "priority", "real", "texts_as_objects", "unmixed"]
+__all__ = ["array", "mixed", "name", "positive", "priority", "real", "texts_as_objects", "unmixed"]
 
 _MIN_WIDTH = 32
 
@@ -83,6 +83,17 @@ def name(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"the name of a table is text, got {value!r}")
     return value
+
+
+def positive(**numbers: int) -> None:
+    """Check arguments, given by their names.
+
+    Raises:
+        ValueError: If one is below 1.
+    """
+    for name, number in numbers.items():
+        if number < 1:
+            raise ValueError(f"{name} ({number}) must be a positive integer")
 
 
 def real(value: Any, what: str) -> float:
