@@ -73,15 +73,11 @@ class TensorSpec:
         """Compare with anything that has a shape, a dtype and perhaps a name."""
         if not (hasattr(other, "shape") and hasattr(other, "dtype")):
             return NotImplemented
-        name = getattr(other, "name", self.name)
         try:
-            return (self.shape, self.dtype, self.name) == (
-                _shape(other.shape),
-                _dtype(other.dtype),
-                name,
-            )
+            theirs = (_shape(other.shape), _dtype(other.dtype), getattr(other, "name", self.name))
         except (TypeError, ValueError):
             return False
+        return (self.shape, self.dtype, self.name) == theirs
 
     def __hash__(self) -> int:
         return hash((self.shape, self.dtype, self.name))

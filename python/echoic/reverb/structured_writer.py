@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from echoic.reverb import _nest, _signature, pybind
 from echoic.reverb.cc import patterns_pb2
-from echoic.reverb.trajectory_writer import WriterBase
+from echoic.reverb.trajectory_writer import WriterBase, with_path
 
 if TYPE_CHECKING:
     from echoic.reverb import reverb_types
@@ -94,12 +94,8 @@ class StructuredWriter(WriterBase):
             append = self._writer.AppendPartial if partial_step else self._writer.Append
             append(leaves)
         except ValueError as error:
-            before, found, after = str(error).partition(" for column ")
-            number, _, rest = after.partition(". ")
-            if not found or not number.isdigit():
-                raise
-            path = _nest.flatten_with_path(self._structure)[int(number)][0]
-            raise ValueError(f"{before} for column {number} (path={path}). {rest}") from error
+            paths = [path for path, _ in _nest.flatten_with_path(self._structure)]
+            raise with_path(error, lambda at: f"{at} (path={paths[at]})") from error
 
     @property
     def step_is_open(self) -> bool:

@@ -193,7 +193,20 @@ class SampledDataset(Dataset):
 
     def _groups(self, items: Items) -> Iterator[list[np.ndarray[Any, Any]]]:
         """Yield groups of elements: the numbers and the columns, each with a leading axis."""
-        raise NotImplementedError
+        infos, columns = self._infos(items), items.columns
+        if columns is not None:
+            yield self._group(infos, columns)
+            return
+        for at in range(len(items)):
+            leaves = [leaf[None] for leaf in items.leaves(at)]
+            yield self._group([numbers[at : at + 1] for numbers in infos], leaves)
+
+    def _group(
+        self, infos: Sequence[np.ndarray[Any, Any]], leaves: Sequence[np.ndarray[Any, Any]]
+    ) -> list[np.ndarray[Any, Any]]:
+        """Check the columns of items of one form, and return a group."""
+        self._fits(leaves, 1)
+        return [*infos, *leaves]
 
     def _flat(self, count: int = 0, drop_remainder: bool = False) -> Any:
         """Make a dataset of TensorFlow of flat elements, or batches of ``count``."""
@@ -266,19 +279,6 @@ class TrajectoryDataset(SampledDataset):
         >>> server.stop()
     """
 
-    def _groups(self, items: Items) -> Iterator[list[np.ndarray[Any, Any]]]:
-        columns = items.columns
-        if columns is not None:
-            self._fits(columns, 1)
-            yield [*self._infos(items), *columns]
-            return
-        for at, leaves in enumerate(map(items.leaves, range(len(items)))):
-            self._fits(leaves, 0)
-            yield [
-                *(numbers[at : at + 1] for numbers in self._infos(items)),
-                *(leaf[None] for leaf in leaves),
-            ]
-
     def _batches(self, batch_size: int, drop_remainder: bool) -> Iterator[Any]:
         for batch in self._whole(batch_size, drop_remainder):
             yield _nest.unflatten_as(self._spec, batch)
@@ -297,8 +297,7 @@ class TrajectoryDataset(SampledDataset):
             columns = items.columns
             if columns is None:
                 columns = stack([items.leaves(at) for at in range(len(items))])
-            self._fits(columns, 1)
-            parts.append([*self._infos(items), *columns])
+            parts.append(self._group(self._infos(items), columns))
             missing -= len(items)
             if missing == 0:
                 yield _joined(parts)

@@ -13,7 +13,7 @@ from echoic.reverb import _nest, errors, pybind
 from echoic.reverb._engine.values import positive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from typing_extensions import Self
 
@@ -80,6 +80,12 @@ def _in_time(error: RuntimeError, call: str, timeout_ms: int | None) -> Exceptio
     return errors.DeadlineExceededError(
         f"{call} call did not complete within provided timeout of {limit}"
     )
+
+
+def with_path(error: ValueError, name: Callable[[int], str]) -> ValueError:
+    """Return an error that names a column as a program knows it, given how to name a number."""
+    text, count = re.subn(r"(?<= for column )\d+", lambda found: name(int(found[0])), str(error))
+    return ValueError(text) if count == 1 else error
 
 
 class TrajectoryWriter(WriterBase):
@@ -199,7 +205,7 @@ class TrajectoryWriter(WriterBase):
             append = self._writer.AppendPartial if partial_step else self._writer.Append
             cells = append(values)
         except ValueError as error:
-            raise self._with_path(error) from error
+            raise with_path(error, lambda number: str(self._columns[number].path())) from error
         for column, cell in zip(self._columns, cells, strict=False):
             if not self._step_is_open:
                 column.append(cell)
@@ -237,14 +243,6 @@ class TrajectoryWriter(WriterBase):
                     "(partial) append call and thus must be omitted or set to None but got: "
                     f"{value}"
                 )
-
-    def _with_path(self, error: ValueError) -> ValueError:
-        """Return an error that names a column by its path instead of its number."""
-        numbers = re.findall(r" for column (\d+)", str(error))
-        if len(numbers) != 1:
-            return error
-        path = self._columns[int(numbers[0])].path()
-        return ValueError(str(error).replace(f"for column {numbers[0]}", f"for column {path}"))
 
     def create_item(self, table: str, priority: float, trajectory: Any) -> None:
         """Make an item of steps of the history. It never waits; :meth:`flush` does.

@@ -183,7 +183,7 @@ class Client:
         """
         server = self._server()
         if server is not None:
-            return server.client()
+            return server.tables
         self._leave_parent()
         # Another thread may hold it while it waits for the server for longer.
         if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
@@ -212,14 +212,12 @@ class Client:
         Raises:
             RuntimeError: If it was, and there is no other one at its address.
         """
-        if stopped_in_this_process(self._host, self._port):
-            try:
-                self.tables(_STOPPED_PATIENCE)
-            except TimeoutExceeded:
-                raise RuntimeError(
-                    f"the server at {self._host}:{self._port} was stopped; sample before stop(), "
-                    "or start another server at this port"
-                ) from None
+        stopped = stopped_in_this_process(self._host, self._port)
+        if stopped and not self.is_reached(_STOPPED_PATIENCE):
+            raise RuntimeError(
+                f"the server at {self._host}:{self._port} was stopped; sample before stop(), "
+                "or start another server at this port"
+            )
 
     def is_reached(self, timeout: float) -> bool:
         """Wait for the server; return whether it was there in time."""
@@ -279,7 +277,7 @@ class Client:
 
     def _new_inserter(self, server: Server | None) -> TrajectoryWriter_:
         # There is just one item to send, so waiting for more would only delay it.
-        tables = self._connect(linger=0.0) if server is None else server.client()
+        tables = self._connect(linger=0.0) if server is None else server.tables
         return tables.trajectory_writer(1, chunk_length=1, encoding="auto")
 
     def NewWriter(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from echoic import patterns as engine
-from echoic.errors import ClosedError, SpecError, TrajectoryError, WaitTimeoutError
+from echoic.errors import ClosedError, TrajectoryError, WaitTimeoutError
 from echoic.reverb import _signature
 from echoic.reverb._engine.errors import as_reverb, gone, not_found
 from echoic.reverb._engine.trajectory import AnyWriter, wrong_column
@@ -311,8 +311,6 @@ class StructuredWriter(AnyWriter):
             pass
         except ClosedError as error:
             raise gone(error) from error
-        except SpecError as error:
-            raise ValueError(str(error)) from error
         self._open = self._open | given if partial else set()
         self.step_is_open = partial
 
