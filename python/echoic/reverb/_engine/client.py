@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numpy as np
 
 import echoic
-from echoic.errors import ClosedError, DisconnectedError, RefusedError, TableNotFoundError
+from echoic.errors import ClosedError, DisconnectedError, RefusedError
 from echoic.reverb._engine import values
-from echoic.reverb._engine.errors import as_reverb, not_found
+from echoic.reverb._engine.errors import as_reverb
 from echoic.reverb._engine.sampler import Sampler
 from echoic.reverb._engine.server import server_of_this_process, stopped_in_this_process, token
 from echoic.reverb._engine.structured import StructuredWriter
@@ -313,11 +313,8 @@ class Client:
         self, table: str, updates: Sequence[tuple[int, float]], deletes: Sequence[int]
     ) -> None:
         """Change priorities and remove items; keys of missing items are ignored."""
-        try:
-            known = self._table(table)
-        except TableNotFoundError:
-            raise not_found(table) from None
         with as_reverb(table):
+            known = self._table(table)
             if updates:
                 keys = [key for key, _ in updates]
                 priorities = [values.priority(priority) for _, priority in updates]

@@ -132,7 +132,7 @@ class AnyWriter:
         """Close; items that were not flushed may be lost."""
         self._broken = RuntimeError(_CLOSED)
         self._native.close()
-        with contextlib.suppress(EchoicError, ClosedError):
+        with contextlib.suppress(EchoicError):
             self._tables.close(_GRACE)
 
 
