@@ -111,7 +111,7 @@ def test_command_line(name: str) -> None:
 def test_the_timed_program_gives_a_rate_for_each_workload(place):
     command = [
         sys.executable,
-        str(ROOT / "benchmarks" / "migration" / "program.py"),
+        str(ROOT / "benchmarks" / "migration" / "reverb_program.py"),
         "echoic.reverb",
         place,
         "40",
