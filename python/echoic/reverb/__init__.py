@@ -3,10 +3,10 @@
 Use ``import echoic.reverb as reverb``. The guide "From Reverb" lists what differs, and why.
 """
 
+from echoic import _dropin
 from echoic.reverb import item_selectors as selectors
 from echoic.reverb import rate_limiters
 from echoic.reverb import structured_writer as structured
-from echoic.reverb._alias import install
 from echoic.reverb._signature import TensorSpec
 from echoic.reverb.client import Client, Writer
 from echoic.reverb.errors import DeadlineExceededError, ReverbError
@@ -41,3 +41,23 @@ __all__ = [
     "selectors",
     "structured",
 ]
+
+
+def install() -> None:
+    """Make ``import reverb``, and of its submodules, import this package in this process.
+
+    Call it before anything imports ``reverb``. ``python -m echoic.reverb PROGRAM`` does so for a
+    program.
+
+    Raises:
+        ImportError: If another ``reverb`` was imported before.
+
+    Examples:
+        >>> import echoic.reverb
+        >>> echoic.reverb.install()
+        >>> import reverb
+        >>> from reverb import rate_limiters
+        >>> reverb is echoic.reverb, rate_limiters is echoic.reverb.rate_limiters
+        (True, True)
+    """
+    _dropin.install("reverb")

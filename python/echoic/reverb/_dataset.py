@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from echoic.reverb import _nest, _signature
+from echoic.reverb._engine.values import positive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = ["Dataset", "lists_as_tuples", "specs_of", "stack"]
 
@@ -53,8 +54,7 @@ class Dataset:
             batch_size: How many elements.
             drop_remainder: Whether to drop the last elements if there are fewer.
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size ({batch_size}) must be a positive integer")
+        positive(batch_size=batch_size)
         length = batch_size if drop_remainder else None
         return Dataset(
             lambda: self._batches(batch_size, drop_remainder), _batched(self._spec, length)
@@ -156,12 +156,11 @@ def _batched(spec: Any, length: int | None) -> Any:
 def lists_as_tuples(structure: Any) -> Any:
     """Replace lists by tuples, as ``tf.data`` does."""
     if isinstance(structure, list):
-        return tuple(lists_as_tuples(child) for child in structure)
+        structure = tuple(structure)
     if isinstance(structure, dict):
         return {key: lists_as_tuples(child) for key, child in structure.items()}
     if isinstance(structure, tuple):
-        children = [lists_as_tuples(child) for child in structure]
-        return type(structure)(*children) if hasattr(structure, "_fields") else tuple(children)
+        return _sequence(structure, map(lists_as_tuples, structure))
     return structure
 
 
@@ -171,22 +170,25 @@ def specs_of(dtypes: Any, shapes: Any) -> Any:
     Raises:
         ValueError: If there is not a shape for each dtype.
     """
-    if not _nest.is_nested(dtypes):
-        if isinstance(shapes, dict):
-            raise ValueError(_apart(dtypes, shapes))
+    nested = _nest.is_nested(dtypes)
+    if isinstance(dtypes, dict):
+        alike = isinstance(shapes, dict) and dtypes.keys() == shapes.keys()
+    elif nested:
+        alike = isinstance(shapes, (list, tuple)) and len(shapes) == len(dtypes)
+    else:
+        alike = not isinstance(shapes, dict)
+    if not alike:
+        raise ValueError(
+            "The two structures don't have the same nested structure.\n\n"
+            f"First structure: {dtypes}\n\nSecond structure: {shapes}"
+        )
+    if not nested:
         return _signature.TensorSpec(shapes, dtypes)
     if isinstance(dtypes, dict):
-        if not isinstance(shapes, dict) or dtypes.keys() != shapes.keys():
-            raise ValueError(_apart(dtypes, shapes))
         return {key: specs_of(dtypes[key], shapes[key]) for key in dtypes}
-    if not isinstance(shapes, (list, tuple)) or len(shapes) != len(dtypes):
-        raise ValueError(_apart(dtypes, shapes))
-    specs = [specs_of(*pair) for pair in zip(dtypes, shapes, strict=True)]
-    return type(dtypes)(*specs) if hasattr(dtypes, "_fields") else type(dtypes)(specs)
+    return _sequence(dtypes, map(specs_of, dtypes, shapes))
 
 
-def _apart(dtypes: Any, shapes: Any) -> str:
-    return (
-        "The two structures don't have the same nested structure.\n\n"
-        f"First structure: {dtypes}\n\nSecond structure: {shapes}"
-    )
+def _sequence(like: Any, children: Iterable[Any]) -> Any:
+    """Make a list, tuple or namedtuple like another one."""
+    return type(like)(*children) if hasattr(like, "_fields") else type(like)(children)

@@ -29,6 +29,7 @@ __all__ = [
     "fits",
     "flat_columns",
     "normalize",
+    "overlap",
     "shape_text",
 ]
 
@@ -72,15 +73,11 @@ class TensorSpec:
         """Compare with anything that has a shape, a dtype and perhaps a name."""
         if not (hasattr(other, "shape") and hasattr(other, "dtype")):
             return NotImplemented
-        name = getattr(other, "name", self.name)
         try:
-            return (self.shape, self.dtype, self.name) == (
-                _shape(other.shape),
-                _dtype(other.dtype),
-                name,
-            )
+            theirs = (_shape(other.shape), _dtype(other.dtype), getattr(other, "name", self.name))
         except (TypeError, ValueError):
             return False
+        return (self.shape, self.dtype, self.name) == theirs
 
     def __hash__(self) -> int:
         return hash((self.shape, self.dtype, self.name))
@@ -90,13 +87,7 @@ class TensorSpec:
         other = spec_or_value
         if not (hasattr(other, "shape") and hasattr(other, "dtype")):
             other = np.asarray(other)
-        shape = _shape(other.shape)
-        same = _dtype(other.dtype) == self.dtype
-        if not same or shape is None or self.shape is None:
-            return same
-        return len(shape) == len(self.shape) and all(
-            None in (a, b) or a == b for a, b in zip(shape, self.shape, strict=True)
-        )
+        return _dtype(other.dtype) == self.dtype and overlap(self.shape, _shape(other.shape))
 
     def most_specific_common_supertype(self, others: Sequence[Any]) -> TensorSpec | None:
         """Return the narrowest spec that allows everything that this and others allow.
@@ -291,8 +282,13 @@ def columns_text(columns: Sequence[Column]) -> str:
 def fits(expected: Column, dtype: np.dtype[Any], shape: Sequence[int]) -> bool:
     """Return whether an array of this dtype and shape fits a column."""
     same = expected[0] == dtype or (expected[0] == _STRING and dtype.kind in "OSU")
-    if not same or expected[1] is None:
-        return same
-    return len(expected[1]) == len(shape) and all(
-        axis is None or axis == got for axis, got in zip(expected[1], shape, strict=True)
+    return same and overlap(expected[1], shape)
+
+
+def overlap(one: Sequence[int | None] | None, other: Sequence[int | None] | None) -> bool:
+    """Return whether an array can have both of two shapes."""
+    if one is None or other is None:
+        return True
+    return len(one) == len(other) and all(
+        a == b or a is None or b is None for a, b in zip(one, other, strict=True)
     )

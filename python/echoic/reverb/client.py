@@ -11,6 +11,7 @@ from echoic.reverb import _nest, errors, pybind, replay_sample, reverb_types
 from echoic.reverb import structured_writer as structured_writer_lib
 from echoic.reverb import trajectory_writer as trajectory_writer_lib
 from echoic.reverb._engine.client import TimeoutExceeded
+from echoic.reverb._engine.values import positive
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -147,10 +148,7 @@ class Client:
             ValueError: If a number is not positive, or ``chunk_length`` is above
                 ``max_sequence_length``.
         """
-        if max_sequence_length < 1:
-            raise ValueError(
-                f"max_sequence_length ({max_sequence_length}) must be a positive integer"
-            )
+        positive(max_sequence_length=max_sequence_length)
         if chunk_length is None:
             chunk_length = min(10, max_sequence_length)
         if not 1 <= chunk_length <= max_sequence_length:
@@ -158,12 +156,11 @@ class Client:
                 f"chunk_length ({chunk_length}) must be a positive integer le to "
                 f"max_sequence_length ({max_sequence_length})"
             )
-        in_flight = _UNLIMITED if max_in_flight_items is None else max_in_flight_items
-        if in_flight < 1:
-            raise ValueError(f"max_in_flight_items ({in_flight}) must be a positive integer")
-        return Writer(
-            self._client.NewWriter(chunk_length, max_sequence_length, delta_encoded, in_flight)
-        )
+        if max_in_flight_items is None:
+            max_in_flight_items = _UNLIMITED
+        positive(max_in_flight_items=max_in_flight_items)
+        settings = (chunk_length, max_sequence_length, delta_encoded, max_in_flight_items)
+        return Writer(self._client.NewWriter(*settings))
 
     def sample(
         self,
@@ -197,16 +194,8 @@ class Client:
             return data if signature is None else _nest.unflatten_as(signature, data)
 
         for _ in range(num_samples):
-            key, probability, table_size, priority, times_sampled, *data = (
-                sampler.GetNextTrajectory()
-            )
-            info = replay_sample.SampleInfo(
-                key=int(key),
-                probability=float(probability),
-                table_size=int(table_size),
-                priority=float(priority),
-                times_sampled=int(times_sampled),
-            )
+            row = sampler.GetNextTrajectory()
+            info, data = replay_sample.SampleInfo(*row[:5]), row[5:]
             if not emit_timesteps:
                 yield replay_sample.ReplaySample(info, nested(data))
                 continue
@@ -286,16 +275,11 @@ class Client:
         Raises:
             ValueError: If ``num_keep_alive_refs`` is not positive.
         """
-        if num_keep_alive_refs < 1:
-            raise ValueError(
-                f"num_keep_alive_refs ({num_keep_alive_refs}) must be a positive integer"
-            )
+        positive(num_keep_alive_refs=num_keep_alive_refs)
         options = pybind.AutoTunedChunkerOptions(num_keep_alive_refs, 1.0)
-        return trajectory_writer_lib.TrajectoryWriter(
-            self._client.NewTrajectoryWriter(
-                options, validate_items and get_signature_timeout_ms is not None
-            )
-        )
+        validated = validate_items and get_signature_timeout_ms is not None
+        writer = self._client.NewTrajectoryWriter(options, validated)
+        return trajectory_writer_lib.TrajectoryWriter(writer)
 
     def structured_writer(
         self, configs: Sequence[structured_writer_lib.Config]

@@ -14,28 +14,20 @@ from numbers import Real
 from typing import Any
 
 from echoic.reverb import pybind
+from echoic.reverb._engine.values import positive
 
 __all__ = ["MinSize", "Queue", "RateLimiter", "SampleToInsertRatio", "Stack"]
 
 _log = logging.getLogger(__name__)
 
 
-class RateLimiter:
+class RateLimiter(pybind.RateLimiter):
     """Set the four numbers of the formulas above yourself."""
 
-    def __init__(
-        self,
-        samples_per_insert: float,
-        min_size_to_sample: int,
-        min_diff: float,
-        max_diff: float,
-    ) -> None:
-        self.internal_limiter = pybind.RateLimiter(
-            samples_per_insert, min_size_to_sample, min_diff, max_diff
-        )
-
-    def __repr__(self) -> str:
-        return repr(self.internal_limiter)
+    @property
+    def internal_limiter(self) -> pybind.RateLimiter:
+        """The limiter that a table uses: this one."""
+        return self
 
 
 def rate_limiter_from_proto(proto: Any) -> RateLimiter:
@@ -45,16 +37,11 @@ def rate_limiter_from_proto(proto: Any) -> RateLimiter:
     )
 
 
-def _check_min_size(min_size_to_sample: int) -> None:
-    if min_size_to_sample < 1:
-        raise ValueError(f"min_size_to_sample ({min_size_to_sample}) must be a positive integer")
-
-
 class MinSize(RateLimiter):
     """Block samples until the table has this many items; inserts never wait."""
 
     def __init__(self, min_size_to_sample: int) -> None:
-        _check_min_size(min_size_to_sample)
+        positive(min_size_to_sample=min_size_to_sample)
         largest = sys.float_info.max
         super().__init__(1.0, min_size_to_sample, min_diff=-largest, max_diff=largest)
 
@@ -105,7 +92,7 @@ class SampleToInsertRatio(RateLimiter):
                 "samples_per_insert * min_size_to_sample. This will result in a "
                 "deadlock as soon as min_size_to_sample items have been inserted."
             )
-        _check_min_size(min_size_to_sample)
+        positive(min_size_to_sample=min_size_to_sample)
         super().__init__(samples_per_insert, min_size_to_sample, min_diff, max_diff)
 
 

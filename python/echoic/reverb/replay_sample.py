@@ -30,13 +30,7 @@ class SampleInfo(NamedTuple):
     @classmethod
     def tf_dtypes(cls) -> SampleInfo:
         """Return the dtypes of the fields: numpy's, under upstream's name."""
-        return cls(
-            np.dtype(np.uint64),
-            np.dtype(np.float64),
-            np.dtype(np.int64),
-            np.dtype(np.float64),
-            np.dtype(np.int32),
-        )
+        return cls(*map(np.dtype, ("uint64", "float64", "int64", "float64", "int32")))
 
     @classmethod
     def tf_shapes(cls) -> SampleInfo:

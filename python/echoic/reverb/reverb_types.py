@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from echoic.reverb import pybind
 from echoic.reverb.cc import schema_pb2  # noqa: TC001 - programs look fields up by their types
+from echoic.reverb.item_selectors import Fifo, Lifo, Prioritized, Uniform
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,11 +25,7 @@ __all__ = [
     "Uniform",
 ]
 
-Fifo = pybind.FifoSelector
 Heap = pybind.HeapSelector
-Lifo = pybind.LifoSelector
-Prioritized = pybind.PrioritizedSelector
-Uniform = pybind.UniformSelector
 
 SelectorType: TypeAlias = pybind.ItemSelector
 
@@ -38,14 +35,9 @@ SpecNest: TypeAlias = Any
 
 @dataclass
 class TableInfo:
-    """A snapshot of a table.
+    """A snapshot of a table: its settings, which are those of :class:`Table`, and its numbers.
 
     Attributes:
-        name: The table's name.
-        sampler_options: The selector of items to sample.
-        remover_options: The selector of the item to remove when the table is full.
-        max_size: How many items fit.
-        max_times_sampled: Remove an item after it was sampled this many times. 0 means never.
         rate_limiter_info: The rate limiter, and how many inserts and samples there were.
         signature: A nest of :class:`~echoic.reverb.TensorSpec`, or ``None``; of TensorFlow's if the
             program that made the table gave TensorFlow's, and this one has imported it.

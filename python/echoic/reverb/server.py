@@ -15,6 +15,7 @@ from echoic.reverb import (
     rate_limiters,
     reverb_types,
 )
+from echoic.reverb._engine.values import positive
 from echoic.reverb.platform.default import checkpointers
 
 if TYPE_CHECKING:
@@ -76,8 +77,7 @@ class Table:
     ) -> None:
         if not name:
             raise ValueError("name must be nonempty")
-        if max_size <= 0:
-            raise ValueError(f"max_size ({max_size}) must be a positive integer")
+        positive(max_size=max_size)
         if signature is not None:
             signature = _signature.normalize(signature) if _nest.flatten(signature) else None
         self._extensions = extensions

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from echoic.reverb import _nest, _signature, pybind
 from echoic.reverb.cc import patterns_pb2
-from echoic.reverb.trajectory_writer import WriterBase
+from echoic.reverb.trajectory_writer import WriterBase, with_path
 
 if TYPE_CHECKING:
     from echoic.reverb import reverb_types
@@ -94,12 +94,8 @@ class StructuredWriter(WriterBase):
             append = self._writer.AppendPartial if partial_step else self._writer.Append
             append(leaves)
         except ValueError as error:
-            before, found, after = str(error).partition(" for column ")
-            number, _, rest = after.partition(". ")
-            if not found or not number.isdigit():
-                raise
-            path = _nest.flatten_with_path(self._structure)[int(number)][0]
-            raise ValueError(f"{before} for column {number} (path={path}). {rest}") from error
+            paths = [path for path, _ in _nest.flatten_with_path(self._structure)]
+            raise with_path(error, lambda at: f"{at} (path={paths[at]})") from error
 
     @property
     def step_is_open(self) -> bool:
@@ -251,29 +247,22 @@ class _ConditionBuilder:
     def __init__(self, incomplete: ConditionProto) -> None:
         self._incomplete = incomplete
 
-    def _copy(self) -> ConditionProto:
-        return copy.deepcopy(self._incomplete)
-
     def __mod__(self, modulo: int) -> _ConditionBuilder:
-        condition = self._copy()
+        condition = copy.deepcopy(self._incomplete)
         condition.mod_eq.mod = modulo
         return _ConditionBuilder(condition)
 
     def __eq__(self, value: int) -> ConditionProto:  # type: ignore[override]
-        condition = self._copy()
-        if condition.mod_eq.mod:
-            condition.mod_eq.eq = value
-        else:
-            condition.eq = value
+        condition = copy.deepcopy(self._incomplete)
+        compared = condition.mod_eq if condition.mod_eq.mod else condition
+        compared.eq = value
         return condition
 
     def __ne__(self, value: int) -> ConditionProto:  # type: ignore[override]
-        condition = self == value
-        condition.inverse = True
-        return condition
+        return _inverse(self == value)
 
     def __ge__(self, value: int) -> ConditionProto:
-        condition = self._copy()
+        condition = copy.deepcopy(self._incomplete)
         condition.ge = value
         return condition
 
@@ -281,12 +270,15 @@ class _ConditionBuilder:
         return self >= value + 1
 
     def __le__(self, value: int) -> ConditionProto:
-        condition = self > value
-        condition.inverse = True
-        return condition
+        return _inverse(self > value)
 
     def __lt__(self, value: int) -> ConditionProto:
         return self <= value - 1
+
+
+def _inverse(condition: ConditionProto) -> ConditionProto:
+    condition.inverse = True
+    return condition
 
 
 class Condition:

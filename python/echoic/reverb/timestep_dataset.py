@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from echoic.reverb._sampled_dataset import SampledDataset
+from echoic.reverb.trajectory_dataset import SampledDataset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
     import numpy as np
-
-    from echoic.reverb._engine.sampler import Items
 
 __all__ = ["TimestepDataset"]
 
@@ -23,22 +21,16 @@ class TimestepDataset(SampledDataset):
     of one step. ``max_samples`` counts items.
     """
 
-    def _groups(self, items: Items) -> Iterator[list[np.ndarray[Any, Any]]]:
-        columns = items.columns
-        parts = [items.leaves(at) for at in range(len(items))] if columns is None else [columns]
-        axes = 0 if columns is None else 1
-        at = 0
-        for leaves in parts:
-            count = len(leaves[0]) if axes else 1
-            lengths = {leaf.shape[axes] if leaf.ndim > axes else None for leaf in leaves}
-            if len(lengths) != 1 or None in lengths:
-                shapes = [leaf.shape[axes:] for leaf in leaves]
-                raise ValueError(
-                    "Can't split non timestep trajectory into timesteps: the columns of an "
-                    f"item of table '{self._table}' have shapes {shapes}."
-                )
-            self._fits(leaves, axes + 1)
-            (length,) = lengths
-            infos = (numbers[at : at + count].repeat(length) for numbers in self._infos(items))
-            yield [*infos, *(leaf.reshape(-1, *leaf.shape[axes + 1 :]) for leaf in leaves)]
-            at += count
+    def _group(
+        self, infos: Sequence[np.ndarray[Any, Any]], leaves: Sequence[np.ndarray[Any, Any]]
+    ) -> list[np.ndarray[Any, Any]]:
+        lengths = {leaf.shape[1:2] for leaf in leaves}
+        if len(lengths) != 1 or () in lengths:
+            raise ValueError(
+                "Can't split non timestep trajectory into timesteps: the columns of an item of "
+                f"table '{self._table}' have shapes {[leaf.shape[1:] for leaf in leaves]}."
+            )
+        self._fits(leaves, 2)
+        ((length,),) = lengths
+        steps = (leaf.reshape(-1, *leaf.shape[2:]) for leaf in leaves)
+        return [*(numbers.repeat(length) for numbers in infos), *steps]

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from echoic.reverb import _nest, errors, pybind
+from echoic.reverb._engine.values import positive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from typing_extensions import Self
 
@@ -79,6 +80,12 @@ def _in_time(error: RuntimeError, call: str, timeout_ms: int | None) -> Exceptio
     return errors.DeadlineExceededError(
         f"{call} call did not complete within provided timeout of {limit}"
     )
+
+
+def with_path(error: ValueError, name: Callable[[int], str]) -> ValueError:
+    """Return an error that names a column as a program knows it, given how to name a number."""
+    text, count = re.subn(r"(?<= for column )\d+", lambda found: name(int(found[0])), str(error))
+    return ValueError(text) if count == 1 else error
 
 
 class TrajectoryWriter(WriterBase):
@@ -163,10 +170,7 @@ class TrajectoryWriter(WriterBase):
         Raises:
             ValueError: If a number is not positive, or more are stored together than are kept.
         """
-        if num_keep_alive_refs < 1:
-            raise ValueError(
-                f"num_keep_alive_refs ({num_keep_alive_refs}) must be a positive integer"
-            )
+        positive(num_keep_alive_refs=num_keep_alive_refs)
         options: Any
         if max_chunk_length is None:
             options = pybind.AutoTunedChunkerOptions(num_keep_alive_refs, 1.0)
@@ -201,7 +205,7 @@ class TrajectoryWriter(WriterBase):
             append = self._writer.AppendPartial if partial_step else self._writer.Append
             cells = append(values)
         except ValueError as error:
-            raise self._with_path(error) from error
+            raise with_path(error, lambda number: str(self._columns[number].path())) from error
         for column, cell in zip(self._columns, cells, strict=False):
             if not self._step_is_open:
                 column.append(cell)
@@ -239,14 +243,6 @@ class TrajectoryWriter(WriterBase):
                     "(partial) append call and thus must be omitted or set to None but got: "
                     f"{value}"
                 )
-
-    def _with_path(self, error: ValueError) -> ValueError:
-        """Return an error that names a column by its path instead of its number."""
-        numbers = re.findall(r" for column (\d+)", str(error))
-        if len(numbers) != 1:
-            return error
-        path = self._columns[int(numbers[0])].path()
-        return ValueError(str(error).replace(f"for column {numbers[0]}", f"for column {path}"))
 
     def create_item(self, table: str, priority: float, trajectory: Any) -> None:
         """Make an item of steps of the history. It never waits; :meth:`flush` does.

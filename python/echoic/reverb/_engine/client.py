@@ -9,22 +9,21 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 
 import echoic
-from echoic.errors import ClosedError, DisconnectedError, RefusedError, TableNotFoundError
+from echoic.errors import ClosedError, DisconnectedError, RefusedError
 from echoic.reverb._engine import values
-from echoic.reverb._engine.description import columns_of, fields_of_info, is_ours
-from echoic.reverb._engine.errors import as_reverb, not_found
-from echoic.reverb._engine.inserters import Inserters
-from echoic.reverb._engine.keys import unmixed
-from echoic.reverb._engine.sampler import Sampler, Source
+from echoic.reverb._engine.errors import as_reverb
+from echoic.reverb._engine.sampler import Sampler
 from echoic.reverb._engine.server import server_of_this_process, stopped_in_this_process, token
 from echoic.reverb._engine.structured import StructuredWriter
+from echoic.reverb._engine.table import columns_of, fields_of_info, is_ours
 from echoic.reverb._engine.trajectory import TrajectoryWriter
-from echoic.reverb._engine.values import array
+from echoic.reverb._engine.values import array, unmixed
 from echoic.reverb._engine.writer import Writer, check_signature
 
 if TYPE_CHECKING:
@@ -49,6 +48,9 @@ _CHECKPOINT_PATIENCE = 2.0
 
 # Seconds that a sampler waits for another server after one of this process was stopped.
 _STOPPED_PATIENCE = 1.0
+
+# The most forms of data for which writers are kept.
+_MOST_FORMS = 32
 
 _SCHEMES = ("tcp://", "tls://", "unix://", "shm://")
 
@@ -106,12 +108,40 @@ def _wait_until_connected(tables: Connection, timeout: float) -> None:
         time.sleep(0.01)
 
 
-class Client:
-    """A client that connects when it is first used, and then waits for the server.
+class Inserters:
+    """Idle writers of single items, by form. One that failed or was interrupted is not reused."""
 
-    Args:
-        server_name: ``host:port``, or an address as :func:`echoic.connect` takes it.
-    """
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: OrderedDict[Any, deque[TrajectoryWriter_]] = OrderedDict()
+        # The connection or server that the writers belong to.
+        self._source: Any = None
+
+    def take(
+        self, form: Any, source: Any, make: Callable[[], TrajectoryWriter_]
+    ) -> TrajectoryWriter_:
+        """Return a writer that no other thread uses."""
+        with self._lock:
+            if self._source is not source:
+                self._idle.clear()
+                self._source = source
+            idle = self._idle.get(form)
+            if idle:
+                self._idle.move_to_end(form)
+                return idle.pop()
+        return make()
+
+    def give_back(self, form: Any, source: Any, writer: TrajectoryWriter_) -> None:
+        """Return a writer for reuse, once its item is in its tables."""
+        with self._lock:
+            if self._source is source:
+                self._idle.setdefault(form, deque()).append(writer)
+                if len(self._idle) > _MOST_FORMS:
+                    self._idle.popitem(last=False)
+
+
+class Client:
+    """A client of the server at an address: see :class:`echoic.reverb.Client`."""
 
     def __init__(self, server_name: str) -> None:
         self._address, self._host, self._port = _parts(server_name)
@@ -153,7 +183,7 @@ class Client:
         """
         server = self._server()
         if server is not None:
-            return server.client()
+            return server.tables
         self._leave_parent()
         # Another thread may hold it while it waits for the server for longer.
         if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
@@ -182,14 +212,12 @@ class Client:
         Raises:
             RuntimeError: If it was, and there is no other one at its address.
         """
-        if stopped_in_this_process(self._host, self._port):
-            try:
-                self.tables(_STOPPED_PATIENCE)
-            except TimeoutExceeded:
-                raise RuntimeError(
-                    f"the server at {self._host}:{self._port} was stopped; sample before stop(), "
-                    "or start another server at this port"
-                ) from None
+        stopped = stopped_in_this_process(self._host, self._port)
+        if stopped and not self.is_reached(_STOPPED_PATIENCE):
+            raise RuntimeError(
+                f"the server at {self._host}:{self._port} was stopped; sample before stop(), "
+                "or start another server at this port"
+            )
 
     def is_reached(self, timeout: float) -> bool:
         """Wait for the server; return whether it was there in time."""
@@ -199,9 +227,9 @@ class Client:
             return False
         return True
 
-    def _source(self, name: str) -> Source:
+    def _source(self, name: str) -> tuple[Table, int]:
         table = self._table(name)
-        return Source(table, table.stats().max_times_sampled or 0)
+        return table, table.stats().max_times_sampled or 0
 
     def signatures(self) -> Signatures:
         """Return the dtypes and shapes of the items of each table."""
@@ -249,15 +277,11 @@ class Client:
 
     def _new_inserter(self, server: Server | None) -> TrajectoryWriter_:
         # There is just one item to send, so waiting for more would only delay it.
-        tables = self._connect(linger=0.0) if server is None else server.client()
+        tables = self._connect(linger=0.0) if server is None else server.tables
         return tables.trajectory_writer(1, chunk_length=1, encoding="auto")
 
     def NewWriter(
-        self,
-        chunk_length: int,
-        max_timesteps: int,
-        delta_encoded: bool,
-        max_in_flight_items: int,
+        self, chunk_length: int, max_timesteps: int, delta_encoded: bool, max_in_flight_items: int
     ) -> Writer:
         """Make a writer of items of the last steps."""
         settings = (chunk_length, max_timesteps, delta_encoded, max_in_flight_items)
@@ -278,8 +302,7 @@ class Client:
         self, table: str, max_samples: int, buffer_size: int = 1, timeout: float | None = None
     ) -> Sampler:
         """Make a sampler, which yields items of a table one after the other."""
-        if buffer_size < 1:
-            raise ValueError(f"buffer_size ({buffer_size}) must be a positive integer")
+        values.positive(buffer_size=buffer_size)
         if max_samples < 1 and max_samples != -1:
             raise ValueError(f"max_samples ({max_samples}) must be -1 or >= 1")
         values.name(table)
@@ -290,11 +313,8 @@ class Client:
         self, table: str, updates: Sequence[tuple[int, float]], deletes: Sequence[int]
     ) -> None:
         """Change priorities and remove items; keys of missing items are ignored."""
-        try:
-            known = self._table(table)
-        except TableNotFoundError:
-            raise not_found(table) from None
         with as_reverb(table):
+            known = self._table(table)
             if updates:
                 keys = [key for key, _ in updates]
                 priorities = [values.priority(priority) for _, priority in updates]
@@ -310,11 +330,8 @@ class Client:
     def ServerInfo(self, timeout: float = 0) -> list[dict[str, Any]]:
         """Return the fields of a ``TableInfo`` for each table that was made by this module.
 
-        Args:
-            timeout: Seconds to wait for the server; 0 waits for ever.
-
         Raises:
-            TimeoutExceeded: If it was not there in time.
+            TimeoutExceeded: If the server was away for ``timeout`` seconds; 0 waits for ever.
         """
         tables = self.tables(timeout or None).tables
 

@@ -7,7 +7,7 @@ does not allow that many now, the sampler waits for one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from echoic import Ragged
 from echoic.errors import LimiterError, WaitTimeoutError
 from echoic.reverb import _nest
 from echoic.reverb._engine.errors import as_reverb
-from echoic.reverb._engine.keys import mixed
-from echoic.reverb._engine.values import texts_as_objects
+from echoic.reverb._engine.values import mixed, texts_as_objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,22 +33,21 @@ class Items:
 
     def __init__(self, table: str, batch: Batch, max_times_sampled: int) -> None:
         info = batch.info
-        self.keys = mixed(table, batch.keys)
-        self.probabilities = info.probabilities
-        self.priorities = info.priorities
-        self.times_sampled = info.times_sampled
-        self.table_sizes = np.full(len(batch), info.table_size, np.int64)
+        keys = mixed(table, batch.keys)
+        table_sizes = np.full(len(batch), info.table_size, np.int64)
         if max_times_sampled > 0:
             # An item that was removed by its last sample does not count for those drawn after it.
-            gone = self.times_sampled == max_times_sampled
-            self.table_sizes[1:] -= np.cumsum(gone)[:-1]
+            gone = info.times_sampled == max_times_sampled
+            table_sizes[1:] -= np.cumsum(gone)[:-1]
+        # In the order of `SampleInfo`.
+        self.numbers = (keys, info.probabilities, table_sizes, info.priorities, info.times_sampled)
         data = batch.data
         # Items that differ in form come as a list; others as leaves with a leading axis.
         self._items = data if isinstance(data, list) else None
         self._leaves = [] if self._items is not None else _nest.flatten(data)
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.numbers[0])
 
     @property
     def columns(self) -> list[np.ndarray[Any, Any]] | None:
@@ -70,29 +68,15 @@ class Items:
 
     def unpack(self) -> list[list[Any]]:
         """Return a list for each item: its numbers, then its columns."""
-        numbers = zip(
-            self.keys.tolist(),
-            self.probabilities.tolist(),
-            self.table_sizes.tolist(),
-            self.priorities.tolist(),
-            self.times_sampled.tolist(),
-            strict=True,
-        )
+        numbers = zip(*(number.tolist() for number in self.numbers), strict=True)
         return [[*five, *self.leaves(at)] for at, five in enumerate(numbers)]
-
-
-class Source(NamedTuple):
-    """A table to sample from."""
-
-    table: Table
-    max_times_sampled: int
 
 
 class Sampler:
     """A sampler of one table: see the module.
 
     Args:
-        find: Returns the table; called for the first item.
+        find: Returns the table and its ``max_times_sampled``; called for the first item.
         name: The table's name.
         max_samples: How many items to fetch in total; -1 means no limit.
         timeout: Seconds to wait for an item; ``None`` waits for ever.
@@ -103,7 +87,7 @@ class Sampler:
 
     def __init__(
         self,
-        find: Callable[[], Source],
+        find: Callable[[], tuple[Table, int]],
         name: str,
         max_samples: int = -1,
         timeout: float | None = None,
@@ -112,7 +96,7 @@ class Sampler:
         self._name = name
         self._left = None if max_samples < 0 else max_samples
         self._timeout = timeout
-        self._source: Source | None = None
+        self._source: tuple[Table, int] | None = None
         self._ready: list[list[Any]] = []
         self._ask = 1
 
@@ -131,12 +115,7 @@ class Sampler:
         return self._ready.pop()
 
     def fetch(self, count: int) -> Items:
-        """Fetch up to this many items: all at once, or one.
-
-        Raises:
-            StopIteration: If ``max_samples`` items were fetched.
-            WaitTimeoutError: If there was none in time.
-        """
+        """Fetch up to this many items: all at once, or one. Raises as :meth:`GetNextTrajectory`."""
         if self._left is not None:
             count = min(count, self._left)
             if count == 0:

@@ -119,11 +119,7 @@ class RateLimiter:
     """The four numbers of a rate limiter; see :mod:`echoic.reverb.rate_limiters`."""
 
     def __init__(
-        self,
-        samples_per_insert: float,
-        min_size_to_sample: int,
-        min_diff: float,
-        max_diff: float,
+        self, samples_per_insert: float, min_size_to_sample: int, min_diff: float, max_diff: float
     ) -> None:
         self.samples_per_insert = real(samples_per_insert, "samples_per_insert")
         self.min_size_to_sample = operator.index(min_size_to_sample)

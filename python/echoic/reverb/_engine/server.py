@@ -63,7 +63,7 @@ def stopped_in_this_process(host: str, port: int) -> bool:
 class Checkpointer:
     """Where checkpoints are written, and which one a server starts from."""
 
-    def __init__(self, root_dir: str, group: str, fallback: str | None) -> None:
+    def __init__(self, root_dir: str, group: str, fallback: str | None = None) -> None:
         self.group = group
         path = Path(root_dir)
         self._text = f"EchoicCheckpointer(root_dir={root_dir}, group={group})"
@@ -97,9 +97,7 @@ def _own_folder(path: Path) -> Path:
     return path if not entries or "echoic-checkpoints.lock" in entries else path / "echoic"
 
 
-def create_default_checkpointer(name: str, group: str, fallback: str | None = None) -> Checkpointer:
-    """Store checkpoints below a directory."""
-    return Checkpointer(name, group, fallback)
+create_default_checkpointer = Checkpointer
 
 
 class Server:
@@ -109,7 +107,7 @@ class Server:
         self, priority_tables: Sequence[Table], port: int, checkpointer: Checkpointer | None = None
     ) -> None:
         self._checkpointer = checkpointer
-        self._tables = list(priority_tables)
+        self._made = list(priority_tables)
         host = os.environ.get("ECHOIC_REVERB_HOST", "127.0.0.1")
         self._server = EngineServer(
             *[table.table for table in priority_tables],
@@ -117,7 +115,8 @@ class Server:
             token=token(),
             checkpointer=None if checkpointer is None else checkpointer.setting(),
         )
-        self._client = connect(self._server)
+        # It needs no connection.
+        self.tables: Connection = connect(self._server)
         self._stopped = threading.Event()
         try:
             if checkpointer is not None and checkpointer.load is not None:
@@ -131,7 +130,7 @@ class Server:
         _stopped.discard((os.getpid(), self.port))
 
     def _load(self, path: Path) -> None:
-        known = {table.name() for table in self._tables}
+        known = self.tables.tables
         for saved in _native.open_checkpoint(path):
             if saved.name not in known:
                 raise ValueError(
@@ -143,16 +142,8 @@ class Server:
         except CheckpointError as error:
             raise ValueError(f"can't load the checkpoint {path}: {error}") from error
 
-    def client(self) -> Connection:
-        """Return a client of the tables that needs no connection."""
-        return self._client
-
     def check_checkpoints(self) -> None:
-        """Check that the checkpointer has no group.
-
-        Raises:
-            ValueError: If it has one.
-        """
+        """Raise an error if the checkpointer has a group."""
         if self._checkpointer is not None and self._checkpointer.group:
             raise ValueError("Setting non-empty group is not supported")
 
@@ -172,6 +163,6 @@ class Server:
 
     def __repr__(self) -> str:
         return (
-            f"Server(port={self.port}, reverb_service=Echoic(tables={self._tables!r}, "
+            f"Server(port={self.port}, reverb_service=Echoic(tables={self._made!r}, "
             f"checkpointer={self._checkpointer!r}))"
         )

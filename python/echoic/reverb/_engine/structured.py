@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from echoic import patterns as engine
-from echoic.errors import ClosedError, SpecError, TrajectoryError, WaitTimeoutError
+from echoic.errors import ClosedError, TrajectoryError, WaitTimeoutError
 from echoic.reverb import _signature
 from echoic.reverb._engine.errors import as_reverb, gone, not_found
 from echoic.reverb._engine.trajectory import AnyWriter, wrong_column
@@ -296,14 +296,6 @@ class StructuredWriter(AnyWriter):
         self._open: set[int] = set()
         self.step_is_open = False
 
-    def Append(self, data: Sequence[Any]) -> None:
-        """Append a step, given as the value of each column, or ``None``."""
-        self._append(data, partial=False)
-
-    def AppendPartial(self, data: Sequence[Any]) -> None:
-        """Append a part of a step, which later calls complete."""
-        self._append(data, partial=True)
-
     def _append(self, data: Sequence[Any], *, partial: bool) -> None:
         self._check()
         step, given = self._columns.of_step(data)
@@ -319,8 +311,6 @@ class StructuredWriter(AnyWriter):
             pass
         except ClosedError as error:
             raise gone(error) from error
-        except SpecError as error:
-            raise ValueError(str(error)) from error
         self._open = self._open | given if partial else set()
         self.step_is_open = partial
 

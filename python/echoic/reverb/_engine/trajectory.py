@@ -94,6 +94,17 @@ class AnyWriter:
             f"{self._unacknowledged() - waiting} items awaiting confirmation."
         )
 
+    def Append(self, data: list[Any]) -> Any:
+        """Append a step, given as the value of each column or ``None``; return cells, if any."""
+        return self._append(data, partial=False)
+
+    def AppendPartial(self, data: list[Any]) -> Any:
+        """Append a part of a step, which later calls complete."""
+        return self._append(data, partial=True)
+
+    def _append(self, data: list[Any], *, partial: bool) -> Any:
+        raise NotImplementedError
+
     def Flush(self, ignore_last_num_items: int = 0, timeout_ms: int = -1) -> None:
         """Wait until all but ``ignore_last_num_items`` items are in their tables."""
         self._flush(ignore_last_num_items, timeout_ms / 1000 if timeout_ms > 0 else None)
@@ -121,7 +132,7 @@ class AnyWriter:
         """Close; items that were not flushed may be lost."""
         self._broken = RuntimeError(_CLOSED)
         self._native.close()
-        with contextlib.suppress(EchoicError, ClosedError):
+        with contextlib.suppress(EchoicError):
             self._tables.close(_GRACE)
 
 
@@ -179,14 +190,6 @@ class TrajectoryWriter(AnyWriter):
     def episode_steps(self) -> int:
         """How many steps of this episode are complete."""
         return self._native.episode_steps
-
-    def Append(self, data: list[Any]) -> list[Steps | None]:
-        """Append a step, given as the value of each column, or ``None``; return the cells."""
-        return self._append(data, partial=False)
-
-    def AppendPartial(self, data: list[Any]) -> list[Steps | None]:
-        """Append a part of a step, which later calls complete."""
-        return self._append(data, partial=True)
 
     def _append(self, data: list[Any], *, partial: bool) -> list[Steps | None]:
         self._check()

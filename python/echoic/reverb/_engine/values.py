@@ -5,18 +5,33 @@ Arguments of other types than Reverb's C++ takes are a ``TypeError``.
 Tables hold elements of a fixed width. Text is encoded to UTF-8 and padded with zeros to a power of
 two, so that columns of texts of similar lengths have one form. Samples have it as ``bytes`` in
 arrays of objects, as upstream's do.
+
+Keys of items are converted to random-looking numbers of 64 bits. Ours count from 0, and programs
+written for Reverb rely on an invented number not being a key. So keys are mixed when they leave,
+reversibly and the same in all processes, and differently for each table, so that a key of one is
+not a key of another.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from typing import Any
+import operator
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-__all__ = ["array", "name", "priority", "real", "text_as_bytes", "texts_as_objects"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["array", "mixed", "name", "positive", "priority", "real", "texts_as_objects", "unmixed"]
 
 _MIN_WIDTH = 32
+
+# An odd factor, and its inverse modulo 2**64.
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_INVERSE = np.uint64(pow(int(_FACTOR), -1, 1 << 64))
 
 
 def array(value: Any) -> np.ndarray[Any, Any]:
@@ -70,6 +85,17 @@ def name(value: Any) -> str:
     return value
 
 
+def positive(**numbers: int) -> None:
+    """Check arguments, given by their names.
+
+    Raises:
+        ValueError: If one is below 1.
+    """
+    for name, number in numbers.items():
+        if number < 1:
+            raise ValueError(f"{name} ({number}) must be a positive integer")
+
+
 def real(value: Any, what: str) -> float:
     """Return a number as a float."""
     if isinstance(value, (str, bytes)) or not (
@@ -95,3 +121,30 @@ def priority(value: Any) -> float:
     if math.isinf(number):
         raise ValueError("Priority must be finite.")
     return number
+
+
+@lru_cache(maxsize=256)
+def _flip(table: str) -> np.uint64:
+    """Return the bits to flip, which differ from table to table."""
+    digest = hashlib.blake2b(table.encode(), digest_size=8).digest()
+    return np.uint64(int.from_bytes(digest, "little"))
+
+
+def mixed(
+    table: str, keys: np.ndarray[Any, np.dtype[np.uint64]]
+) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Convert keys of a table to those that clients see."""
+    return (keys * _FACTOR) ^ _flip(table)
+
+
+def unmixed(table: str, keys: Sequence[int]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Convert keys that clients see to those of the table.
+
+    Raises:
+        TypeError: If one is not a whole number of 64 bits.
+    """
+    try:
+        seen = np.array(list(map(operator.index, keys)), np.uint64)
+    except OverflowError:
+        raise TypeError(f"keys are whole numbers of 64 bits, got {list(keys)}") from None
+    return (seen ^ _flip(table)) * _INVERSE

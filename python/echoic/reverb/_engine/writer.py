@@ -86,8 +86,9 @@ class Writer:
     ) -> None:
         self._tables = tables
         self._signatures = signatures
-        self._settings = (chunk_length, max_timesteps, delta_encoded, max_in_flight_items)
+        self._chunk_length = chunk_length
         self._max_timesteps = max_timesteps
+        self._delta_encoded = delta_encoded
         self._max_in_flight = max_in_flight_items
         # The writer for the present form of steps; others had earlier forms.
         self._native = self._new()
@@ -100,10 +101,9 @@ class Writer:
         self._closed = False
 
     def _new(self) -> TrajectoryWriter:
-        chunk_length, max_timesteps, delta_encoded, _ = self._settings
-        encoding: Encoding = "delta+lz4" if delta_encoded else "auto"
+        encoding: Encoding = "delta+lz4" if self._delta_encoded else "auto"
         return self._tables.trajectory_writer(
-            max_timesteps, chunk_length=chunk_length, encoding=encoding
+            self._max_timesteps, chunk_length=self._chunk_length, encoding=encoding
         )
 
     def _check_open(self, method: str) -> None:
@@ -132,7 +132,7 @@ class Writer:
             self._native = self._new()
         with as_reverb():
             self._native.append(step)
-        self._in_chunk = (self._in_chunk + 1) % self._settings[0]
+        self._in_chunk = (self._in_chunk + 1) % self._chunk_length
         self._forms.append(form)
         if len(self._forms) > self._max_timesteps:
             del self._forms[0]
@@ -209,9 +209,8 @@ class Writer:
                 self._tables.close(_GRACE)
 
     def __repr__(self) -> str:
-        chunk_length, max_timesteps, delta_encoded, max_in_flight = self._settings
         return (
-            f"Writer(chunk_length={chunk_length}, max_timesteps={max_timesteps}, "
-            f"delta_encoded={int(delta_encoded)}, max_in_flight_items={max_in_flight}, "
+            f"Writer(chunk_length={self._chunk_length}, max_timesteps={self._max_timesteps}, "
+            f"delta_encoded={int(self._delta_encoded)}, max_in_flight_items={self._max_in_flight}, "
             f"index_within_episode={self._native.episode_steps}, closed={int(self._closed)})"
         )

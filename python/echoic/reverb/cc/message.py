@@ -137,13 +137,10 @@ class Message:
 
     def CopyFrom(self, other: Self) -> None:
         """Copy the fields of another message."""
-        values = copy.deepcopy(other)._values
-        object.__setattr__(self, "_values", values)
+        object.__setattr__(self, "_values", copy.deepcopy(other._values))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        copied = type(self)()
-        object.__setattr__(copied, "_values", copy.deepcopy(self._values, memo))
-        return copied
+    def __deepcopy__(self, memo: dict[int, Any]) -> Message:
+        return _restore(type(self), copy.deepcopy(self._values, memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), self._values)

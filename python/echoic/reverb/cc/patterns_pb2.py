@@ -20,14 +20,14 @@ class PatternNode(Message):
     }
 
 
-class _ModuloEq(Message):
-    FIELDS = {"mod": Field(0), "eq": Field(0)}
-
-
 class Condition(Message):
     """A condition for applying a pattern."""
 
-    ModuloEq = _ModuloEq
+    class ModuloEq(Message):
+        """The remainder ``eq`` of a division by ``mod``."""
+
+        FIELDS = {"mod": Field(0), "eq": Field(0)}
+
     FIELDS = {
         "step_index": Field(False, "left"),
         "steps_since_applied": Field(False, "left"),
@@ -36,27 +36,27 @@ class Condition(Message):
         "flat_source_index": Field(0, "left"),
         "eq": Field(0, "cmp"),
         "ge": Field(0, "cmp"),
-        "mod_eq": Field(kind=_ModuloEq, group="cmp"),
+        "mod_eq": Field(kind=ModuloEq, group="cmp"),
         "inverse": Field(False),
     }
-
-
-class _ConstantPriorityFn(Message):
-    FIELDS = {"value": Field(0.0)}
-
-
-class _TDError(Message):
-    FIELDS = {"max_priority_weight": Field(0.0), "flat_source_index": Field(0)}
 
 
 class Priority(Message):
     """The priority of items: a number, or computed from their errors."""
 
-    ConstantPriorityFn = _ConstantPriorityFn
-    TDError = _TDError
+    class ConstantPriorityFn(Message):
+        """One priority for all items."""
+
+        FIELDS = {"value": Field(0.0)}
+
+    class TDError(Message):
+        """The maximum and the mean of the errors in a column of steps."""
+
+        FIELDS = {"max_priority_weight": Field(0.0), "flat_source_index": Field(0)}
+
     FIELDS = {
-        "constant_fn": Field(kind=_ConstantPriorityFn, group="priority_fn"),
-        "td_error": Field(kind=_TDError, group="priority_fn"),
+        "constant_fn": Field(kind=ConstantPriorityFn, group="priority_fn"),
+        "td_error": Field(kind=TDError, group="priority_fn"),
     }
 
 

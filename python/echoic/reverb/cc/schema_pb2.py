@@ -11,24 +11,24 @@ __all__ = [
 ]
 
 
-class _Prioritized(Message):
-    FIELDS = {"priority_exponent": Field(0.0)}
-
-
-class _Heap(Message):
-    FIELDS = {"min_heap": Field(False)}
-
-
 class KeyDistributionOptions(Message):
     """A selector; ``WhichOneof("distribution")`` says which."""
 
-    Prioritized = _Prioritized
-    Heap = _Heap
+    class Prioritized(Message):
+        """Probability in proportion to a power of the priority."""
+
+        FIELDS = {"priority_exponent": Field(0.0)}
+
+    class Heap(Message):
+        """The item of lowest or highest priority."""
+
+        FIELDS = {"min_heap": Field(False)}
+
     FIELDS = {
         "fifo": Field(False, "distribution"),
         "uniform": Field(False, "distribution"),
-        "prioritized": Field(kind=_Prioritized, group="distribution"),
-        "heap": Field(kind=_Heap, group="distribution"),
+        "prioritized": Field(kind=Prioritized, group="distribution"),
+        "heap": Field(kind=Heap, group="distribution"),
         "lifo": Field(False, "distribution"),
         "is_deterministic": Field(False),
     }
