@@ -32,8 +32,8 @@ class Batches:
 
     ``prefetch`` batches are on their way before they are asked for: threads fetch them, or a server
     elsewhere sends them, which needs no thread. They count as sampled, whether they are taken or
-    not. With 0 a batch is drawn when it is taken. The iterator ends when the table is closed, or
-    with :meth:`close`, which also frees a thread that waits in ``next``.
+    not. With 0 a batch is drawn when it is taken. The iterator ends when the table or its
+    connection is closed, or with :meth:`close`, which also frees a thread that waits in ``next``.
     """
 
     def __init__(
@@ -88,7 +88,8 @@ class Batches:
 
     def _ask(self, start: Callable[[], Pending]) -> None:
         """See to it that enough batches are on their way."""
-        with self._changed:
+        # When the connection is closed, no more are asked for, and the iterator ends.
+        with self._changed, contextlib.suppress(ClosedError):
             while len(self._asked) < self._prefetch and not self._closed:
                 self._asked.append(start())
 
@@ -97,7 +98,7 @@ class Batches:
         with self._changed:
             # Together: another thread may be about to take the only one.
             self._ask(start)
-            if self._closed:
+            if self._closed or not self._asked:
                 raise StopIteration
             pending = self._asked.popleft()
         while not self._closed:

@@ -447,6 +447,8 @@ def test_a_table_of_a_closed_or_a_parents_connection_says_so_at_once(open_shards
         assert os.waitpid(child, 0)[1] == 0
     client.close()
     refused()
+    begun.close()
+    assert repr(begun) == "ShardedTrajectoryWriter(pending=0, closed)"
 
 
 # Servers in processes of their own, which die.

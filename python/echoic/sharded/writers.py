@@ -141,6 +141,10 @@ class _Episodes(Writes, Generic[_W]):
         made = [(self._shards.all[number], made) for number, made in self._made.items()]
         return [(shard, made) for shard, made in made if shard.client is made[0]]
 
+    def __repr__(self) -> str:
+        """Return how much the writer holds."""
+        return f"{type(self).__name__}(pending={self.pending}{', closed' * self._closed})"
+
     @property
     def pending(self) -> int:
         """The number of items that were created and are not yet in a table."""
