@@ -55,13 +55,13 @@ JAX = (
     "td3/agent",
     "value_dice/agent",
 )
+# Acme skips its test of IMPALA.
 TENSORFLOW = (
     "d4pg/agent",
     "ddpg/agent",
     "dmpo/agent",
     "dqfd/agent",
     "dqn/agent",
-    "impala/agent",
     "mcts/agent",
     "mompo/agent",
     "mpo/agent",
@@ -127,7 +127,7 @@ def test_the_adders_pass_all_of_their_tests(tmp_path: Path) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("folder", "names", "expected", "passed"),
-    [("jax", JAX, EXPECTED, 12), ("tf", TENSORFLOW, {}, 14)],
+    [("jax", JAX, EXPECTED, 12), ("tf", TENSORFLOW, {}, 13)],
 )
 def test_the_agents_run(
     tmp_path: Path, folder: str, names: tuple[str, ...], expected: dict[str, str], passed: int
