@@ -15,14 +15,14 @@ import pytest
 MAY_BE_SKIPPED = {
     # Programs that `make programs` installs, where it may.
     "chromium and chromedriver are not installed": 7,
-    "no bubblewrap": 33,
+    "no bubblewrap": 23,
     "network namespaces need|no TUN device|no network namespace": 6,
     "certificates are made by openssl": 1,
     # Files that no package has: set ECHOIC_CRUXEVAL or ECHOIC_PAGES.
     "no file of CRUXEval here": 3,
     "no pages at": 1,
     # Sources of other libraries, for the nightly tier: set ECHOIC_UPSTREAM_ECHO and others.
-    "no checkout of its sources": 12,
+    "no checkout of its sources": 9,
     # An environment of its own: `make tensorflow`.
     "no TensorFlow": 41,
     "there is TensorFlow": 1,
