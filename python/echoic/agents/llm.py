@@ -80,6 +80,9 @@ class LLMConfig:
     def __post_init__(self) -> None:
         _checks.whole(self, "steps", "prompts_per_step", "max_new_tokens")
         _checks.whole(self, "answers_per_prompt", least=2)
+        if not isinstance(self.learner, GRPOConfig | RLOOConfig):
+            kind = type(self.learner).__name__
+            raise ArgumentError(f"expected a GRPOConfig or RLOOConfig as learner, got {kind}")
 
 
 class LLMTrainer:

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from echoic.agents.async_execution import ExecutionConfig, TinyConfig, TinyTransformer
-from echoic.agents.learners import GRPOConfig, LoRAConfig, RLOOConfig
+from echoic.agents.learners import GRPOConfig, LoRAConfig, PPOConfig, RLOOConfig
 from echoic.agents.llm import Answer, LLMConfig, LLMTrainer
 
 if TYPE_CHECKING:
@@ -155,6 +155,8 @@ def test_texts_and_chats_need_a_tokenizer_and_rewards_see_text() -> None:
         assert 9 not in one.tokens[:-1]
     with pytest.raises(ArgumentError, match="needs a tokenizer"):
         LLMTrainer(tiny(), prompts, reward, config, device="cpu")
+    with pytest.raises(ArgumentError, match="GRPOConfig or RLOOConfig as learner, got PPOConfig"):
+        LLMConfig(learner=PPOConfig())  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="at least one prompt"):
         LLMTrainer(tiny(), [], reward, config, device="cpu")
     with pytest.raises(ArgumentError, match="at least one token, got none in prompt 1"):
