@@ -424,6 +424,8 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(make_table: MakeTable)
     table = make_table(np.int64(0))
     table.add(1)
     key = table.sample(1).keys
+    writer = echoic.TrajectoryWriter([table])
+    writer.append(1)
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -439,6 +441,8 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(make_table: MakeTable)
             table.resume,
             lambda: table.publish_version(3),
             lambda: table.set_limiter(limiters.MinSize(2)),
+            lambda: writer.append(2),
+            lambda: writer.flush(timeout=10.0),
         ]
         for number, call in enumerate(calls):
             try:
@@ -446,6 +450,7 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(make_table: MakeTable)
                 said.append(f"call {number} was not refused")
             except ClosedError as error:
                 said.append("refused" if "made before a fork" in str(error) else str(error))
+        writer.close()
         # A table of the child's own works.
         own = echoic.Table("own", np.int64(0), capacity=3)
         own.add(5)
@@ -456,7 +461,9 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(make_table: MakeTable)
     with os.fdopen(reading, "rb") as pipe:
         said = pipe.read().decode().splitlines()
     assert os.waitpid(child, 0)[1] == 0
-    assert said == ["refused"] * 10 + ["[5, 5]"]
+    assert said == ["refused"] * 12 + ["[5, 5]"]
+    writer.append(2)
+    writer.close()
     table.add(2)
     assert table.stats().inserts == 2
     assert len(table.sample(4)) == 4

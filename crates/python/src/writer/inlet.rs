@@ -26,6 +26,7 @@ use super::forms::RecentForms;
 use crate::error::{
     OrRaise, Raise, closed_error, is_ours, priority_error, spec_error, trajectory_error,
 };
+use crate::fork::Process;
 use crate::leaf::{LeafRule, Many, One, ShapeRule, Source, display};
 use crate::sources::{recheck, with_sources};
 use crate::tree::Tree;
@@ -170,6 +171,7 @@ impl<C: Core> WriterState<C> {
 /// See the [module](self).
 pub struct Inlet<C> {
     state: Mutex<WriterState<C>>,
+    process: Process,
     /// Those of the queue, to look at without the lock.
     pub tables: Arc<[TableHandle]>,
 }
@@ -185,8 +187,14 @@ impl<C: Core> Inlet<C> {
                 forms: RecentForms::default(),
                 closed: false,
             }),
+            process: Process::current(),
             tables,
         }
+    }
+
+    /// Refuses a forked child: its items would reach no table, and the lock may never be free.
+    pub fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.process.check(py)
     }
 
     /// Takes the lock, without the GIL where that takes a while.
@@ -197,6 +205,7 @@ impl<C: Core> Inlet<C> {
 
     /// The same, unless the writer is closed.
     pub fn open(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, WriterState<C>>> {
+        self.check(py)?;
         let state = self.lock(py);
         if state.closed {
             drop(state);
@@ -218,6 +227,7 @@ impl<C: Core> Inlet<C> {
     /// Hands over all items, and waits until at most `left` are not in their tables.
     pub fn flush(&self, py: Python<'_>, left: usize, timeout: Option<f64>) -> PyResult<()> {
         let deadline = wait::deadline(timeout)?;
+        self.check(py)?;
         let mut state = self.lock(py);
         let WriterState { core, queue, .. } = &mut *state;
         core.flush(queue);
@@ -238,6 +248,7 @@ impl<C: Core> Inlet<C> {
         py: Python<'py>,
         mut leaf: impl FnMut(u32) -> PyResult<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        self.check(py)?;
         let mut merged: Option<Bound<'py, PyAny>> = None;
         // The form used last is the one that counts where they differ.
         for form in self.forms(py).iter().rev() {
@@ -251,11 +262,16 @@ impl<C: Core> Inlet<C> {
     }
 
     pub fn close(&self, py: Python<'_>) {
-        self.lock(py).closed = true;
+        if self.process.is_current() {
+            self.lock(py).closed = true;
+        }
     }
 
     /// How many items were created and are in no table yet.
     pub fn pending(&self, py: Python<'_>) -> usize {
+        if !self.process.is_current() {
+            return 0;
+        }
         let state = self.lock(py);
         state.core.pending() + state.queue.len()
     }
@@ -284,6 +300,7 @@ impl<C: Core> Inlet<C> {
         store: impl FnOnce(&StepForm, &[Source], &S) -> PyResult<()>,
     ) -> PyResult<()> {
         let py = step.py();
+        self.check(py)?;
         let last = self.lock(py).forms.first();
         let mut store = Some(store);
         if let Some(form) = last {
@@ -408,6 +425,9 @@ impl<C: Single> Inlet<C> {
 
     /// How many steps of this episode are complete.
     pub fn episode_steps(&self, py: Python<'_>) -> u64 {
+        if !self.process.is_current() {
+            return 0;
+        }
         let state = self.lock(py);
         let writer = state.core.writer();
         writer.steps() - writer.episode_start()

@@ -256,6 +256,7 @@ impl TrajectoryWriter {
         last: Option<u32>,
     ) -> PyResult<()> {
         let (py, this) = (slf.py(), slf.get());
+        this.inlet.check(py)?;
         check_priorities(&[priority]).or_raise(py)?;
         let number = table_number(py, &this.inlet.tables, table)?;
         match (trajectory, last) {

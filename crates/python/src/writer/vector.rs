@@ -163,6 +163,7 @@ impl VectorWriter {
     #[getter]
     fn history<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+        self.inlet.check(py)?;
         let class = CLASS.import(py, "echoic.patterns", "Column")?;
         let paths: Vec<String> = {
             let state = self.inlet.lock(py);
@@ -197,6 +198,7 @@ impl VectorWriter {
         trajectory: &Bound<'py, PyAny>,
         envs: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        self.inlet.check(py)?;
         let marked = self.marked(envs)?;
         let mut priorities = float_numbers(priority)?;
         if let [priority] = priorities[..] {
