@@ -74,6 +74,7 @@ def test_the_parts_that_read_pickles_are_those_that_the_security_policy_names() 
         "collectors": "GymnasiumCollector",
         "workers.py": "echoic.workers",
         "integrations": "echoic.integrations.ray",
+        "_dropin.py": "python -m echoic.NAME",
     }
     assert parts == set(named)
     policy = (package.parents[1] / "SECURITY.md").read_text(encoding="utf-8")
