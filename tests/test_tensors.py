@@ -173,8 +173,11 @@ def test_a_batch_of_rollouts_has_tensors_for_its_tokens() -> None:
             assert (type(values), values.shape) == (torch.Tensor, (2, 3))
         assert batch.item(1)["tokens"].tolist() == [0, 1]
         assert type(batch.lengths) is np.ndarray
-        assert batch.as_torch("meta")["reward"].is_meta
-        batch.ack()
+        meta = batch.as_torch("meta")
+        assert meta["reward"].is_meta
+        with meta:
+            batch.ack()
+        assert meta.is_over
         assert math.stats().acked == 2
 
 

@@ -21,7 +21,6 @@ class _Alias(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._specs: dict[str, importlib.machinery.ModuleSpec | None] = {}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -41,13 +40,13 @@ class _Alias(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             raise ModuleNotFoundError(
                 f"echoic.{self.name} has nothing for {spec.name!r}", name=spec.name
             ) from None
-        self._specs[spec.name] = module.__spec__
+        spec.loader_state = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
         # The module was run under its own name, and keeps that spec.
-        name = module.__name__.removeprefix("echoic.")
-        module.__spec__ = self._specs.pop(name, module.__spec__)
+        if module.__spec__ is not None:
+            module.__spec__ = module.__spec__.loader_state
 
 
 def install(name: str) -> None:

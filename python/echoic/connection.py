@@ -793,7 +793,8 @@ def _connect_in_child() -> None:
         if connection._link is not None and not isinstance(connection._to, str):
             connection._link.leave_to_parent()
         closed, links = connection._closed, dict(vars(connection))
-        Connection.__init__(connection, *connection.__reduce__()[1])
+        # As of this class: a subclass may have other arguments.
+        Connection.__init__(connection, *Connection.__reduce__(connection)[1])
         # Kept, since the end of a link is the parent's to say.
         connection._closed, connection._inherited = closed, links
 

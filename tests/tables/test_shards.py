@@ -16,6 +16,7 @@ import echoic
 import numpy as np
 import pytest
 from echoic import Table, limiters, patterns, selectors
+from echoic._links import link_options
 from echoic.sharded.shards import _score
 from polling import until
 
@@ -403,12 +404,24 @@ def test_a_pickled_client_inserts_nothing_into_a_draining_shard() -> None:
             assert copy.shards_drained == [True, False]
 
 
+class Named(echoic.Connection):
+    """A connection with arguments of its own, as that to a cluster of Ray."""
+
+    def __init__(self, addresses: list[str]) -> None:
+        super().__init__(list(addresses), link_options())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Named, (self.addresses,)
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_table_of_a_closed_or_a_parents_connection_says_so_at_once(open_shards: Any) -> None:
     _, client = open_shards(table(), table())
     found = client.table("t")
     writer, begun = client.trajectory_writer(), client.trajectory_writer()
     begun.append(np.int64(1))
+    named = Named(client.addresses)
+    assert named.table("t").can_add()
     calls: tuple[Callable[[], Any], ...] = (
         lambda: len(found),
         found.items,
@@ -439,13 +452,15 @@ def test_a_table_of_a_closed_or_a_parents_connection_says_so_at_once(open_shards
             status = 1
             try:
                 refused()
-                client.table("t").add(np.int64(1))
-                client.close()
+                for one in (client, named):
+                    one.table("t").add(np.int64(1))
+                    one.close()
                 status = 0
             finally:
                 os._exit(status)
         assert os.waitpid(child, 0)[1] == 0
     client.close()
+    named.close()
     refused()
     begun.close()
     assert repr(begun) == "ShardedTrajectoryWriter(pending=0, closed)"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from echoic._json import finite
 from echoic.cli.console import INTERRUPTED, fail, say
 from echoic.cli.options import AsJson, Imports, Settings
 from echoic.cli.train import import_all, pairs
@@ -96,8 +97,6 @@ def benchmark(
     except (EchoicError, ImportError, OSError) as error:
         fail(error)
     if as_json:
-        from echoic.agents.evaluation.rows import finite
-
         typer.echo(json.dumps(finite(result.as_data()), allow_nan=False))
     else:
         typer.echo("\n".join(lines(result)))

@@ -50,9 +50,9 @@ class TableSettings:
     name: str
     capacity: Annotated[int, to.positive]
     api: Literal["echoic", "reverb"] = "echoic"
-    sampler: Annotated[selectors.Selector, choices.selector] = selectors.Uniform()  # noqa: RUF009 - immutable
-    remover: Annotated[selectors.Selector, choices.selector] = selectors.Fifo()  # noqa: RUF009 - immutable
-    limiter: Annotated[limiters.Limiter, choices.limiter] = limiters.MinSize()  # noqa: RUF009 - immutable
+    sampler: selectors.Selector = selectors.Uniform()  # noqa: RUF009 - immutable
+    remover: selectors.Selector = selectors.Fifo()  # noqa: RUF009 - immutable
+    limiter: limiters.Limiter = limiters.MinSize()  # noqa: RUF009 - immutable
     max_times_sampled: Annotated[int, to.positive] | None = None
     seed: Annotated[int, to.seed] | None = None
     durability: Literal["none", "async", "sync"] = "none"
@@ -66,11 +66,12 @@ class TableSettings:
         return specs.text(self.spec or self.trajectories or self.signature) or "items of any form"
 
 
+KINDS = {selectors.Selector: choices.selector, limiters.Limiter: choices.limiter}
 KEYS: dict[str, Convert] = {
     "name": to.string,
     "capacity": to.positive,
     "kind": to.one_of("queue", "stack"),
-    **to.converters_of(TableSettings),
+    **to.converters_of(TableSettings, KINDS),
 }
 # Settings that a queue or a stack fixes.
 DECIDED = ("sampler", "remover", "limiter", "max_times_sampled", "seed")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from echoic._json import finite
 from echoic.cli.console import INTERRUPTED, fail, say
 from echoic.cli.options import AsJson, Imports, Settings
 from echoic.errors import EchoicError
@@ -95,8 +96,6 @@ def train(
     except (EchoicError, ImportError, OSError, TypeError) as error:
         fail(error)
     if as_json:
-        from echoic.agents.evaluation.rows import finite
-
         typer.echo(json.dumps(finite(outcome), allow_nan=False))
     else:
         typer.echo("\n".join(lines(outcome)))

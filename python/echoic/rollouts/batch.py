@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from functools import cached_property
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,7 +56,8 @@ class RolloutBatch:
         # `None` for a batch of a history.
         self._source = table
         self._native = native
-        self._is_over = False
+        # Shared with what `as_torch` returns, as the lease is.
+        self._end = SimpleNamespace(is_over=False)
         self._tensor: Callable[[Array], Any] | None = None
         #: ``"flat"``, ``"padded"`` or ``"packed"``.
         self.form = form
@@ -114,7 +116,7 @@ class RolloutBatch:
     @property
     def is_over(self) -> bool:
         """Whether there is no lease, or :meth:`ack` or :meth:`nack` was called."""
-        return self.lease_seconds is None or self._is_over
+        return self.lease_seconds is None or bool(self._end.is_over)
 
     @property
     def number(self) -> int:
@@ -302,7 +304,7 @@ class RolloutBatch:
         if self.lease_seconds is None:
             return
         self._table.ack(self.lease)
-        self._is_over = True
+        self._end.is_over = True
 
     def nack(self) -> None:
         """Return the batch unused.
@@ -311,7 +313,7 @@ class RolloutBatch:
             LeaseError: If the lease has ended, or the batch has none.
         """
         self._table.nack(self.lease)
-        self._is_over = True
+        self._end.is_over = True
 
     def extend(self, seconds: float) -> None:
         """Extend the lease to this many seconds from now."""

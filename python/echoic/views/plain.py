@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from echoic._json import finite
 from echoic.cli.text import duration
 from echoic.views.problems import find_problems
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from echoic.views.history import History
     from echoic.views.reading import Reading
 
-__all__ = ["as_data", "as_text", "finite"]
+__all__ = ["as_data", "as_text"]
 
 _LABEL = 22
 
@@ -47,18 +47,8 @@ def as_data(address: str, history: History) -> dict[str, Any]:
         ],
         "gauges": reading.gauges,
     }
-    return {name: finite(value) for name, value in found.items()}
-
-
-def finite(value: Any) -> Any:
-    """Replace infinite numbers and NaN, which JSON does not have, by None."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: finite(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(one) for one in value]
-    return value
+    data: dict[str, Any] = finite(found)
+    return data
 
 
 def as_text(address: str, history: History) -> str:

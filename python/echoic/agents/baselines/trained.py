@@ -29,10 +29,10 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from echoic._json import finite
 from echoic.agents.backbones.base import Message
 from echoic.agents.baselines.base import Method
 from echoic.agents.episodes import Usage, used_by
-from echoic.agents.evaluation.rows import finite
 from echoic.agents.training.config import TrainingConfig
 from echoic.agents.training.rewards import PreferenceReward
 from echoic.agents.training.trainer import EchoRLTrainer

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from echoic._json import finite
 from echoic.agents.backbones.registry import backbone_status
 from echoic.agents.baselines.base import Cell, maker_of, method_of
 from echoic.agents.environments.base import environment_names
@@ -31,7 +32,7 @@ from echoic.agents.environments.processes import environment_of
 from echoic.agents.episodes import EnvironmentThread, run_episode
 from echoic.agents.evaluation.config import NO_BACKBONE, BenchmarkConfig, CellName, cells_of
 from echoic.agents.evaluation.results import BenchmarkResult, all_errors, summarize
-from echoic.agents.evaluation.rows import Rows, finite, objects, read_rows
+from echoic.agents.evaluation.rows import Rows, objects, read_rows
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from echoic._json import finite
 from echoic.errors import ClosedError, StorageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ["Rows", "finite", "objects", "read_rows"]
+__all__ = ["Rows", "objects", "read_rows"]
 
 ROWS = "rows.jsonl"
 
@@ -68,17 +68,6 @@ def objects(path: Path) -> Iterator[dict[str, Any]]:
                 one = json.loads(line)
                 if isinstance(one, dict):
                     yield one
-
-
-def finite(value: Any) -> Any:
-    """Convert to what JSON has: null for NaN and infinity, and Python's own numbers."""
-    if isinstance(value, dict):
-        return {str(key): finite(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(one) for one in value]
-    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Rows:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from echoic._json import finite
 from echoic.cli.text import age, amount, duration
-from echoic.views.plain import finite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
