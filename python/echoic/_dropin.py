@@ -7,6 +7,7 @@ import importlib.abc
 import importlib.machinery
 import runpy
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -101,4 +102,7 @@ def run_program(name: str) -> None:
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         return
     sys.argv = arguments
+    if not getattr(sys.flags, "safe_path", False):
+        # It imports what is beside it, as with `python PROGRAM`.
+        sys.path[0] = str(Path(arguments[0]).resolve().parent)
     runpy.run_path(sys.argv[0], run_name="__main__")

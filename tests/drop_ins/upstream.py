@@ -8,7 +8,9 @@ too, has the alias of the drop-in installed.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -79,7 +81,7 @@ def run(
     output = ""
     for number, part in enumerate([[one] for one in files] if separately else [files]):
         report = tmp_path / f"report-{number}.xml"
-        ran = subprocess.run(
+        with subprocess.Popen(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:sybil"]
             + [f"--junit-xml={report}", f"--basetemp={tmp_path / f'base-{number}'}"]
             + [f"--rootdir={tmp_path}", "-c", os.devnull]
@@ -90,11 +92,16 @@ def run(
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=timeout,
-            check=False,
-        )
-        output += ran.stdout
-        assert report.exists(), f"pytest ended with {ran.returncode}:\n{ran.stdout[-8000:]}"
+            start_new_session=True,
+        ) as running:
+            try:
+                said, _ = running.communicate(timeout=timeout)
+            finally:
+                # Programs that tests have started, too.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(running.pid, signal.SIGKILL)
+        output += said
+        assert report.exists(), f"pytest ended with {running.returncode}:\n{said[-8000:]}"
         outcomes.update(_outcomes(report))
     counts = Counter(outcomes.values())
     sys.stdout.write(f"{drop_in}, upstream's tests: {dict(counts)} of {len(outcomes)}\n")

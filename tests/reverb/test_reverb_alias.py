@@ -28,8 +28,12 @@ def run(*arguments, cwd):
 
 
 def test_a_program_runs_unchanged(tmp_path):
-    (tmp_path / "program.py").write_text(PROGRAM)
-    ran = run("-m", "echoic.reverb", "program.py", "--flag", "value", cwd=tmp_path)
+    # What is beside it is imported from another folder too.
+    (tmp_path / "beside.py").write_text(PROGRAM)
+    (tmp_path / "program.py").write_text("import beside")
+    (tmp_path / "elsewhere").mkdir()
+    arguments = ("-m", "echoic.reverb", "../program.py", "--flag", "value")
+    ran = run(*arguments, cwd=tmp_path / "elsewhere")
     assert (ran.stdout, ran.stderr) == ("['--flag', 'value'] 7 echoic.reverb\n", "")
 
 
