@@ -129,9 +129,12 @@ class LLMTrainer:
                 f"expected at least one token, got none in prompt {self._tokens.index([])}"
             )
         self._model = model
-        kind = RLOOLearner if isinstance(config.learner, RLOOConfig) else GRPOLearner
         #: The learner; its ``policy`` is the trained model, with adapters if there are any.
-        self.learner: TokenLearner = kind(model, config.learner, device=device)  # type: ignore[arg-type]
+        self.learner: TokenLearner = (
+            RLOOLearner(model, config.learner, device=device)
+            if isinstance(config.learner, RLOOConfig)
+            else GRPOLearner(model, config.learner, device=device)
+        )
         #: Metrics of each update: the learner's, and ``step``, ``tokens_per_second``,
         #: ``kv_reuse_rate``, ``answer_seconds`` and ``learner_seconds``.
         self.history: list[dict[str, float]] = []

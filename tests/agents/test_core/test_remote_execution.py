@@ -367,6 +367,7 @@ def test_cancelling_ends_it_with_what_was_made_and_frees_its_place(serve: Any) -
             assert len(result.tokens) >= 3
             assert (await engine.get_result(waiting)).finish_reason == "cancelled"
             assert (await engine.get_result(last)).success
+            assert not engine.cancel(last)
             metrics = engine.get_performance_metrics()
             assert (metrics["active_rollouts"], metrics["loads"]) == (0, [0])
 

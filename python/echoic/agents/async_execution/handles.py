@@ -85,7 +85,7 @@ class RolloutEngine(ABC, Generic[AnyHandle]):
 
     @abstractmethod
     def cancel(self, request_id: str) -> bool:
-        """Cancel a rollout; return whether it had not ended."""
+        """Cancel a rollout; return whether it had not ended. False if there is none."""
 
     @abstractmethod
     async def aclose(self) -> None:

@@ -1,5 +1,5 @@
 """ARC, under the name of its own module; see :mod:`echoic.agents.environments.puzzles`."""
 
-from echoic.agents.environments.puzzles import ARCConfig, ARCEnvironment, parse_grid
+from echoic.agents.environments.puzzles import ARCConfig, ARCEnvironment
 
-__all__ = ["ARCConfig", "ARCEnvironment", "parse_grid"]
+__all__ = ["ARCConfig", "ARCEnvironment"]

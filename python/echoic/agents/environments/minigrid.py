@@ -15,6 +15,7 @@ Decisions:
 from __future__ import annotations
 
 import importlib
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["COMMANDS", "MiniGridConfig", "MiniGridEnvironment"]
+
+_log = logging.getLogger(__name__)
 
 #: The actions, in the package's order.
 COMMANDS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done")
@@ -339,6 +342,7 @@ class _Bot:
         try:
             self._advice = int(self._bot.replan(action))
         except Exception:  # the package's own errors and assertions: it gives up
+            _log.debug("the package's bot failed", exc_info=True)
             self._advice = None
 
 

@@ -221,8 +221,9 @@ class JsonProcess(Process):
         self.kill()
         if closed:
             return EnvironmentProcessError(f"{self.name} is closed")
-        while self._keep_printed():
-            pass
+        for _ in range(16):  # a process that it left behind may print without end
+            if not self._keep_printed():
+                break
         return EnvironmentProcessError(f"{self.name} {how} before {what}{self._shown()}")
 
 

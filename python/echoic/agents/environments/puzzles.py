@@ -19,6 +19,7 @@ import ast
 import inspect
 import itertools
 import json
+import logging
 import math
 import operator
 import re
@@ -57,6 +58,7 @@ __all__ = [
     "parse_grid",
 ]
 
+_log = logging.getLogger(__name__)
 _LARGEST = 30
 # Both match in time that is linear in the text.
 _LIST = re.compile(r"\[[\d\s,\[\]]*")
@@ -676,6 +678,7 @@ class ReasoningGymEnvironment(EchoRLEnvironment):
         try:
             score = float(self._data.score_answer(answer=answer, entry=self._entry))
         except Exception:  # an answer that the package's scorer fails at is wrong
+            _log.debug("the scorer failed", exc_info=True)
             return 0.0
         return min(max(score, 0.0), 1.0) if math.isfinite(score) else 0.0
 

@@ -415,8 +415,9 @@ class _Held:
             self.thread.close()
             self.thread = EnvironmentThread()
         try:
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(self.thread.call(self.environment.close), _PATIENCE)
+            await asyncio.wait_for(self.thread.call(self.environment.close), _PATIENCE)
+        except Exception:  # it is not used again
+            _log.debug("closing an environment failed", exc_info=True)
         finally:
             self.thread.close()
 

@@ -134,8 +134,10 @@ def permutation_test(differences: ArrayLike, *, seed: int = 0) -> float:
     if pairs.size <= _EXACT:
         ways = (np.arange(1 << pairs.size)[:, None] >> np.arange(pairs.size)) & 1
         return float(np.mean(np.abs((2.0 * ways - 1) @ pairs) >= observed))
-    signs = np.random.default_rng(seed).choice((-1.0, 1.0), (_DRAWN, pairs.size))
-    hits = int(np.count_nonzero(np.abs(signs @ pairs) >= observed))
+    rng = np.random.default_rng(seed)
+    # In parts: all ways at once would need 160 kB for each pair.
+    sums = [rng.choice((-1.0, 1.0), (_DRAWN // 20, pairs.size)) @ pairs for _ in range(20)]
+    hits = int(np.count_nonzero(np.abs(sums) >= observed))
     # With the observed way, which is one too.
     return (hits + 1) / (_DRAWN + 1)
 

@@ -211,8 +211,10 @@ class RemoteEngine(RolloutEngine[_Rollout]):
 
     def cancel(self, request_id: str) -> bool:
         """Cancel a rollout, keeping its tokens; return whether it had not ended."""
-        rollout = self._handle(request_id)
-        return not rollout.result.done() and rollout.task is not None and rollout.task.cancel()
+        rollout = self._handles.get(request_id)
+        if rollout is None or rollout.task is None or rollout.result.done():
+            return False
+        return rollout.task.cancel()
 
     async def update_weights(
         self,

@@ -84,10 +84,6 @@ class TrainingMetrics:
         """Return the measurements as plain lists and numbers."""
         return dataclasses.asdict(self)
 
-    def to_json(self) -> str:
-        """Return the measurements as JSON."""
-        return json.dumps(self.to_dict(), default=float)
-
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainingMetrics:
         """Make metrics from what :meth:`to_dict` returned."""

@@ -194,11 +194,6 @@ class ProcessWorkers(Workers):
         """Number of processes that were replaced."""
         return self.processes.restarts
 
-    @property
-    def pids(self) -> list[int]:
-        """Process ids."""
-        return [one.pid for one in self.processes.members]
-
     def start(self) -> None:
         self.processes.start()
 
