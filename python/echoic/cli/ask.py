@@ -76,6 +76,7 @@ def connects(command: Callable[..., None]) -> Callable[..., None]:
     every = [*own.values(), *given.values()]
     kept = [one for one in every if one.name != "options"]
     run.__signature__ = inspect.Signature(kept)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in kept}
     return run
 
 
