@@ -60,7 +60,7 @@ demo: build .venv/.installed-demo ## Train a CartPole policy through Echoic, wit
 test: build test-rust test-python ## Run the tests of the fast tier: Rust, Python, documentation
 
 .PHONY: bench
-# What the runner is told: see `make bench ARGS=--help`.
+# Options of the runner: see `make bench ARGS=--help`.
 ARGS :=
 bench: build .venv/.installed-test .venv/.installed-demo ## Run the benchmarks, and write a report (ARGS=--quick)
 	@python -m benchmarks run $(ARGS)

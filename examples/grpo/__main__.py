@@ -116,13 +116,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             Path(folder) / "run", found.seed, versions=found.versions, max_lag=found.max_lag
         )
         bar = progress.add_task("learning", total=found.versions, now="")
-        told = 0
+        printed = 0
 
         def show(result: Result) -> None:
-            nonlocal told
-            for event in result.events[told:]:
+            nonlocal printed
+            for event in result.events[printed:]:
                 progress.console.print(f"version {event.version}: {event.what}")
-            told = len(result.events)
+            printed = len(result.events)
             scores = [point.score for point in result.points if point.score is not None]
             if result.points:
                 now = f"{scores[-1]:.3f} {sparkline(scores)}" if scores else ""

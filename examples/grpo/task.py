@@ -2,8 +2,8 @@
 
 A prompt is some digits and ``SEP``, its answer the same digits from last to first and ``END``. The
 reward is the share of places that are right, so that a policy which knows nothing has something to
-learn from. The prompt of a group follows from the seed and the group's number: whoever goes on with
-a group that another worker has left knows its prompt, and nobody has to send it.
+learn from. The prompt of a group follows from the seed and the group's number: a worker that goes
+on with a group of another one knows its prompt, which is never sent.
 
 Knows neither torch nor Echoic.
 """

@@ -6,7 +6,7 @@ token carries the version that made it and its log-probability under that versio
 brought is safe: if it dies, another one goes on from there (``Reservation.resume``). If the table
 says that a group is of no use any more, the worker leaves it.
 
-Nobody tells a worker when to work: ``reserve_many`` waits while the learner has enough on its way.
+A worker needs no signal to begin: ``reserve_many`` waits while the learner has enough on its way.
 """
 
 from __future__ import annotations

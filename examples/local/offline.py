@@ -1,7 +1,7 @@
 """Implicit Q-learning on CartPole from a data set alone, with an `OfflineDataset`.
 
 Run ``python -m examples.local.offline`` from the root of the project. A clumsy pole balancer, half
-of whose actions are random, makes a data set first. From then on nobody plays: batches come from
+of whose actions are random, makes a data set first. Nothing is played after that: batches come from
 the buffer, which normalises observations, and the policy that is learned holds the pole far longer
 than the one that made the data. A clone of the data's behaviour, judged beside it, does not.
 

@@ -1,6 +1,6 @@
 """Adders: from the time steps of an environment to items, in the manner of Acme.
 
-An actor tells an adder what happens; the adder makes items of it and puts them into tables::
+An actor gives each step to an adder; the adder makes items of it and puts them into tables::
 
     adder = NStepTransitionAdder(client, n_step=3, discount=0.99)
     timestep = environment.reset()

@@ -3,7 +3,7 @@
 Run ``python -m examples.reverb.dqn`` from the root of the project; it takes some seconds. Two actor
 threads play `Catch` and write by way of an `NStepTransitionAdder`. The learner reads batches from a
 `TrajectoryDataset`, corrects for their priorities, and updates these with the new TD errors. A
-`SampleToInsertRatio` lets nobody run ahead: an actor waits in ``add``, the learner in its dataset.
+`SampleToInsertRatio` keeps both in step: an actor waits in ``add``, the learner in its dataset.
 
 After Mnih et al. (2015), Schaul et al. (2015) and, for how it is put together, Barth-Maron et al.,
 "Distributed Distributional Deterministic Policy Gradients" (2018). Threads race, so that two runs
