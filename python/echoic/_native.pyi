@@ -1590,6 +1590,7 @@ class RolloutTable:
         columns: dict[str, Any],
         versions: Any,
         fields: dict[str, Any],
+        blobs: Sequence[dict[str, bytes] | None] | None,
         priority: float,
         wait: bool = True,
     ) -> str | RolloutCall:
