@@ -123,7 +123,7 @@ impl Shape {
             .chain([runs])
             .flat_map(|(count, of)| std::iter::repeat_n((count, 8), of));
         let fields = schema.fields.iter().map(|field| (self.items, field.dtype.itemsize()));
-        let columns = schema.columns.iter().map(|column| (cells, column.dtype.itemsize()));
+        let columns = schema.columns.iter().map(|column| (cells, column.bytes()));
         let blobs = [(self.blob_bytes, 1)];
         let mut bytes = 0usize;
         let mut all = Vec::new();
@@ -365,7 +365,7 @@ impl<'a> Layout<'a> {
         // Where a column begins in a segment, for each of its tokens.
         let mut before = 0;
         for (at, column) in schema.columns.iter().enumerate() {
-            let size = column.dtype.itemsize();
+            let size = column.bytes();
             let Some(out) = arrays.next() else { return };
             self.write_column(out, before, size);
             if schema.mask == Some(at) {

@@ -205,7 +205,7 @@ fields! {
         limiter: Option<Parameters>,
     }
     Schema { columns: Vec<Column>, fields: Vec<Column>, mask: Option<usize> }
-    Column { name: String, dtype: Dtype }
+    Column { name: String, dtype: Dtype, shape: Vec<usize> }
     Parameters { min_size: u64, samples_per_insert: f64, min_diff: f64, max_diff: f64 }
 }
 

@@ -21,7 +21,7 @@ use crate::stream::Wait;
 
 /// Groups of one item, in the order of their reservation.
 pub(in crate::rollouts) fn config() -> RolloutConfig {
-    let ids = Column { name: "ids".into(), dtype: Dtype::UInt(1) };
+    let ids = Column { name: "ids".into(), dtype: Dtype::UInt(1), shape: vec![] };
     RolloutConfig {
         max_running: 64,
         capacity: 64,
@@ -126,12 +126,12 @@ fn a_generation_begins_where_a_directory_is_opened_again() {
 
 #[test]
 fn an_entry_of_another_format_says_so() {
-    for other in [4, 6] {
+    for other in [5, 7] {
         let mut record = opening(false);
         record[0] = other;
         let refused = Replayed::new("t".into()).apply(7, &record).unwrap_err().to_string();
         let what = format!("record 7 is invalid: it has format {other}; this release reads");
-        assert!(refused.ends_with(&format!("{what} format 5")), "{refused}");
+        assert!(refused.ends_with(&format!("{what} format 6")), "{refused}");
     }
 }
 

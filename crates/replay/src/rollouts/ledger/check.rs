@@ -93,6 +93,10 @@ impl Append {
             return Err(value("tokens of an item", expected, segment.tokens));
         }
         let wanted = segment.tokens as usize * config.schema.token_bytes();
+        if wanted > u32::MAX as usize {
+            let expected = format!("at most {}, so bring an item in several parts", u32::MAX);
+            return Err(value("bytes of the tokens of one call", expected, wanted));
+        }
         if segment.bytes.len() != wanted {
             let expected = format!("{wanted}, for {} tokens", segment.tokens);
             return Err(value("bytes of a segment", expected, segment.bytes.len()));
