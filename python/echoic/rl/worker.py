@@ -350,7 +350,7 @@ class Worker:
         answer.forget()
         self._pending.append((answer, group, size))
         self._pending_bytes += size
-        if self._pending[0][0].is_ready:
+        if len(self._pending) >= _MOST_CALLS // 2:
             self._collect()
 
     def _has_room(self, size: int) -> bool:
