@@ -21,7 +21,7 @@ __all__ = ["Groups", "key_of"]
 
 # The most bytes of a prompt that is its group's name.
 _NAME_BYTES = 255
-# Reservations are taken ahead for as many groups as were used in this many seconds, and at most so
+# Reservations are taken ahead for as many groups as were used in this many seconds, and at most this
 # many.
 _AHEAD, _MOST = 0.005, 64
 

@@ -48,7 +48,7 @@ Given: TypeAlias = "tuple[int, int, str, int, float]"
 # tokens, whether it is done, and its columns.
 Resumed: TypeAlias = "tuple[Given, list[tuple[int, int, int, bool, dict[str, Any]]]]"
 
-# A connection has at most so many calls, or bytes, without an answer; the next would wait.
+# Calls of a connection, and their bytes, that may be without an answer; the next would wait.
 _MOST_CALLS, _MOST_BYTES = 32, 64 << 20
 # Seconds of one wait where a close does not end it.
 _SLICE = 0.25
