@@ -149,7 +149,7 @@ def test_256_tasks_that_wait_and_one_that_samples_share_a_loop(make: Any, listen
     asyncio.run(asyncio.wait_for(main(), 30))
     # One that reserves, one that keeps reservations, and one for a call of the task that samples.
     ours = {name for name in threads if name.startswith("echoic-rl")}
-    assert ours == {"echoic-rl-reserve", "echoic-rl-keep", "echoic-rl-call"} or len(ours) <= 3
+    assert ours == {"echoic-rl-reserve", "echoic-rl-renew", "echoic-rl-call"} or len(ours) <= 3
 
 
 @pytest.mark.parametrize("listen", [None, "tcp"])

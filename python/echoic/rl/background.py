@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from echoic.rl.group import Call
-    from echoic.rl.worker import Given, Resumed, Worker
+    from echoic.rl.worker import Given, Worker
 
-__all__ = ["Keeper", "Outbox", "Reserver", "in_thread"]
+__all__ = ["Renewer", "Reserver", "SendQueue", "in_thread"]
 
 Value = TypeVar("Value")
 
@@ -25,7 +25,7 @@ Value = TypeVar("Value")
 _IDLE = 0.02
 # How many groups are reserved at once.
 _MOST = 1024
-# Seconds that closing waits for what the keeper still does.
+# Seconds that closing waits for what the renewer still does.
 _END = 5.0
 # Seconds between two looks whether there is room to send.
 _FIRST_LOOK, _LAST_LOOK = 0.001, 0.02
@@ -76,10 +76,10 @@ class Ask:
 
     def __init__(self, keys: Sequence[str], source: str, resumes: bool) -> None:
         self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[list[Given | Resumed]] = self.loop.create_future()
+        self.future: asyncio.Future[list[Given]] = self.loop.create_future()
         # What it has in common with others that are asked for with it.
         self.keys, self.kind = keys, (source, resumes)
-        self.given: list[Given | Resumed] = []
+        self.given: list[Given] = []
 
 
 class Reserver:
@@ -92,9 +92,7 @@ class Reserver:
         self._thread: threading.Thread | None = None
         self._closed: EchoicError | None = None
 
-    async def reserve(
-        self, keys: Sequence[str], source: str, resumes: bool
-    ) -> list[Given | Resumed]:
+    async def reserve(self, keys: Sequence[str], source: str, resumes: bool) -> Sequence[Given]:
         """Wait until the first key can be reserved; return reservations for the first keys."""
         ask = Ask(keys, source, resumes)
         with self._condition:
@@ -182,7 +180,7 @@ class Reserver:
                 ask.loop.call_soon_threadsafe(fail, ask)
 
 
-class Keeper:
+class Renewer:
     """A thread that renews reservations, and gives back those that are not used."""
 
     def __init__(self, worker: Worker) -> None:
@@ -199,7 +197,7 @@ class Keeper:
         with self._condition:
             if self._thread is None and not self._is_closed:
                 self._thread = threading.Thread(
-                    target=self._run, name="echoic-rl-keep", daemon=True
+                    target=self._run, name="echoic-rl-renew", daemon=True
                 )
                 self._thread.start()
 
@@ -252,7 +250,7 @@ class Keeper:
                     worker._renew()
 
 
-class Outbox:
+class SendQueue:
     """What tasks of one loop can't send yet, in its order: a call that finds no room would wait."""
 
     def __init__(self, worker: Worker) -> None:

@@ -20,7 +20,7 @@ from echoic.errors import (
     RolloutError,
     WaitTimeoutError,
 )
-from echoic.rl.background import Keeper, Outbox, Reserver, in_thread
+from echoic.rl.background import Renewer, Reserver, SendQueue, in_thread
 from echoic.rl.batches import Batches
 from echoic.rl.group import Group, Item, parse_handle
 from echoic.rl.groups import Groups, key_of
@@ -40,13 +40,12 @@ if TYPE_CHECKING:
     from echoic.server import Server
     from echoic.weights import Subscription
 
-__all__ = ["Given", "Resumed", "Worker", "join"]
+__all__ = ["Given", "Worker", "join"]
 
-# A reservation as the core returns it: group, attempt, key, version and seconds to live.
-Given: TypeAlias = "tuple[int, int, str, int, float]"
-# That of a group that another worker began, and its items that have tokens: the index, segments and
-# tokens, whether it is done, and its columns.
-Resumed: TypeAlias = "tuple[Given, list[tuple[int, int, int, bool, dict[str, Any]]]]"
+# A reservation as the core returns it: group, attempt, key, version and seconds to live. For a
+# group that another worker began, a pair: that, and the index, segments and tokens of each item
+# that has some, whether it is done, and its columns.
+Given: TypeAlias = "tuple[Any, ...]"
 
 # Calls of a connection, and their bytes, that may be without an answer; the next would wait.
 _MOST_CALLS, _MOST_BYTES = 32, 64 << 20
@@ -100,7 +99,7 @@ def join(
         (array([4, 2, 4, 2], dtype=int32), ['6 * 7'])
         >>> run.close()
     """
-    server = getattr(address, "server", address)
+    server: Any = getattr(address, "server", address)
     name = name or f"{socket.gethostname()}:{os.getpid()}"
     link = connect(server, token=token, name=name, **connection)
     return Worker(link, name=name, partial=partial, table=table)
@@ -138,11 +137,11 @@ class Worker:
         # Calls without an answer, in their order, and the bytes of their tokens.
         self._pending: deque[tuple[RolloutCall, Group, int]] = deque()
         self._pending_bytes = 0
-        self._errors: deque[EchoicError] = deque()
+        self._errors: deque[Exception] = deque()
         self._iterations: weakref.WeakSet[Groups] = weakref.WeakSet()
-        self._outboxes: dict[asyncio.AbstractEventLoop, Outbox] = {}
+        self._send_queues: dict[asyncio.AbstractEventLoop, SendQueue] = {}
         self._reserver = Reserver(self)
-        self._keeper = Keeper(self)
+        self._renewer = Renewer(self)
         # The highest version of a reservation, and an entry for each call that waits for some.
         self._reserved = 0
         self._waits: list[None] = []
@@ -245,14 +244,14 @@ class Worker:
         item._segments = None
         return item
 
-    def _reserve(self, keys: Sequence[str], source: str, resumes: bool) -> list[Given | Resumed]:
+    def _reserve(self, keys: Sequence[str], source: str, resumes: bool) -> Sequence[Given]:
         """Wait for reservations for the first of some keys, or for a group to go on with."""
         self._connected()
         if self._errors:
             self._raise()
         native, version = self._native, self._version
         timeout = _SLICE if resumes or self._connection._server is not None else None
-        given: list[Given | Resumed] = []
+        given: Sequence[Given] = ()
         self._waits.append(None)
         try:
             while not given and not self._is_closed:
@@ -269,7 +268,7 @@ class Worker:
                 raise ClosedError(f"{self!r} is closed")
         finally:
             self._waits.pop()
-        self._keeper.start()
+        self._renewer.start()
         return given
 
     def _reserve_now(self, group: Group) -> None:
@@ -282,7 +281,7 @@ class Worker:
         (given,) = await self._reserver.reserve([group.key], group._source, resumes=False)
         group._reserved(given)
 
-    def _discard(self, given: Sequence[Given | Resumed]) -> None:
+    def _discard(self, given: Sequence[Given]) -> None:
         """Give back reservations that are not used."""
         if begun := [one[0][:2] for one in given if len(one) == 2]:
             self._suspend(self._native, begun)
@@ -290,15 +289,15 @@ class Worker:
             self._give_back(self._native, unused)
 
     def _give_back(self, table: NativeTable, holds: Sequence[tuple[int, int]]) -> None:
-        self._keeper.do(lambda: table.fail(holds))
+        self._renewer.do(lambda: table.fail(holds))
 
     def _suspend(self, table: NativeTable, holds: Sequence[tuple[int, int]]) -> None:
-        self._keeper.do(lambda: table.suspend(holds))
+        self._renewer.do(lambda: table.suspend(holds))
 
     def _watch(self, groups: Groups) -> None:
         """Give reservations of an iteration back when they are not used soon."""
         self._iterations.add(groups)
-        self._keeper.watch()
+        self._renewer.watch()
 
     def _give_back_idle(self) -> bool:
         """Give back reservations that were not used since the last call; whether some are left."""
@@ -323,22 +322,22 @@ class Worker:
             for call in calls:
                 self._send(call)
         else:
-            self._outbox().post(list(calls), is_awaited=False)
+            self._send_queue().post(list(calls), is_awaited=False)
 
     async def _post_later(self, calls: Iterable[Call]) -> None:
         """Send calls, without holding up the loop."""
-        future = self._outbox().post(list(calls), is_awaited=True)
+        future = self._send_queue().post(list(calls), is_awaited=True)
         if future is not None:
             await future
 
-    def _outbox(self) -> Outbox:
+    def _send_queue(self) -> SendQueue:
         loop = asyncio.get_running_loop()
-        found = self._outboxes.get(loop)
+        found = self._send_queues.get(loop)
         if found is None:
-            self._outboxes = {
-                one: box for one, box in self._outboxes.items() if not one.is_closed()
+            self._send_queues = {
+                one: box for one, box in self._send_queues.items() if not one.is_closed()
             }
-            found = self._outboxes[loop] = Outbox(self)
+            found = self._send_queues[loop] = SendQueue(self)
         return found
 
     def _send(self, call: Call) -> None:
@@ -423,7 +422,7 @@ class Worker:
 
     async def aflush(self) -> None:
         """Wait as :meth:`flush` does, without holding up the loop."""
-        await self._outbox().empty()
+        await self._send_queue().empty()
         await in_thread(self.flush)
 
     def close(self, timeout: float | None = None) -> None:
@@ -448,7 +447,7 @@ class Worker:
             groups._end()
         for group in list(self._open):
             group._end(GeneratorExit)
-        self._keeper.close()
+        self._renewer.close()
         # What was given back may be granted to a call of this worker that waits, which returns it.
         end = time.monotonic() + _GRACE
         while self._waits and time.monotonic() < end:
@@ -463,7 +462,7 @@ class Worker:
     async def aclose(self) -> None:
         """Close the worker as :meth:`close` does, without holding up the loop."""
         if not self._is_closed:
-            await self._outbox().empty()
+            await self._send_queue().empty()
         await in_thread(self.close)
 
     # Weights.
