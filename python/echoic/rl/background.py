@@ -9,7 +9,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from echoic.errors import EchoicError
+from echoic.errors import EchoicError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,6 +94,7 @@ class Reserver:
 
     async def reserve(self, keys: Sequence[str], source: str, resumes: bool) -> Sequence[Given]:
         """Wait until the first key can be reserved; return reservations for the first keys."""
+        self._worker._raise()
         ask = Ask(keys, source, resumes)
         with self._condition:
             if self._closed is not None:
@@ -185,10 +186,12 @@ class Renewer:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._condition = threading.Condition(threading.Lock())
+        self._condition = (
+            threading.Condition()
+        )  # Reentrant: a collected iterator gives reservations back.
         self._jobs: deque[Callable[[], object]] = deque()
         self._thread: threading.Thread | None = None
-        self._is_closed = False
+        self._is_closed = self._is_busy = False
         # Whether it looks after reservations that were taken ahead.
         self._is_watching = False
 
@@ -219,6 +222,18 @@ class Renewer:
         with contextlib.suppress(EchoicError):
             job()
 
+    def drain(self, timeout: float | None) -> None:
+        """Wait until the functions so far have run.
+
+        Raises:
+            WaitTimeoutError: If they have not in time.
+        """
+        if self._jobs or self._is_busy:
+            done = threading.Event()
+            self.do(done.set)
+            if not done.wait(timeout):
+                raise WaitTimeoutError("timed out: calls for items of others are being sent")
+
     def close(self) -> None:
         """End the thread when its jobs are done, and wait for it."""
         with self._condition:
@@ -235,12 +250,14 @@ class Renewer:
                 if not self._jobs and not self._is_closed:
                     self._condition.wait(_IDLE if self._is_watching else worker._renew_every)
                 jobs = list(self._jobs)
+                self._is_busy = bool(jobs)
                 self._jobs.clear()
                 if self._is_closed and not jobs:
                     return
             for job in jobs:
                 with contextlib.suppress(EchoicError):
                     job()
+            self._is_busy = False
             if self._is_watching:
                 self._is_watching = worker._give_back_idle()
             now = time.monotonic()

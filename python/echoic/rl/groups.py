@@ -88,6 +88,7 @@ class Groups:
                 raise StopIteration
         worker = self._worker
         while (group := self._next()) is None:
+            worker._raise()
             self._take(worker._reserve(self._wanted(), self._source, worker._partial))
         return group
 

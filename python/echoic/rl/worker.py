@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from echoic.connection import Connection, connect
@@ -239,7 +240,10 @@ class Worker:
         group = Group(self, None, "", "")
         group._table, group._hold = self._native, hold
         group._is_sent = group._at_once = True
-        group.version = self._joined.version if self._version is None else self._version  # type: ignore[union-attr]
+        with contextlib.suppress(RuntimeError):
+            group._loop = asyncio.get_running_loop()
+        group._is_ours = False
+        group.version = self.version
         item = Item(group, index)
         item._segments = None
         return item
@@ -247,8 +251,6 @@ class Worker:
     def _reserve(self, keys: Sequence[str], source: str, resumes: bool) -> Sequence[Given]:
         """Wait for reservations for the first of some keys, or for a group to go on with."""
         self._connected()
-        if self._errors:
-            self._raise()
         native, version = self._native, self._version
         timeout = _SLICE if resumes or self._connection._server is not None else None
         given: Sequence[Given] = ()
@@ -273,6 +275,7 @@ class Worker:
 
     def _reserve_now(self, group: Group) -> None:
         """Reserve a group that has no reservation; wait for it."""
+        self._raise()
         (given,) = self._reserve([group.key], group._source, resumes=False)
         group._reserved(given)
 
@@ -316,19 +319,27 @@ class Worker:
 
     # What is sent.
 
-    def _post(self, calls: Iterable[Call], loop: asyncio.AbstractEventLoop | None) -> None:
+    def _post(self, calls: Sequence[Call], loop: asyncio.AbstractEventLoop | None) -> None:
         """Send calls; wait for room, unless they are those of a loop."""
         if loop is None:
             for call in calls:
                 self._send(call)
+        elif any(not group._is_ours for group, _, _ in calls):
+            # Such a call waits for an answer first, which says how far the item is.
+            for call in calls:
+                self._renewer.do(partial(self._try_to_send, call))
         else:
-            self._send_queue().post(list(calls), is_awaited=False)
+            self._send_queue().post(calls, is_awaited=False)
 
-    async def _post_later(self, calls: Iterable[Call]) -> None:
+    async def _post_later(self, calls: Sequence[Call]) -> None:
         """Send calls, without holding up the loop."""
-        future = self._send_queue().post(list(calls), is_awaited=True)
+        queue = self._send_queue()
+        future = queue.post(calls, is_awaited=True)
         if future is not None:
             await future
+        elif not calls:
+            # Of a group whose tokens were posted when they were written.
+            await queue.empty()
 
     def _send_queue(self) -> SendQueue:
         loop = asyncio.get_running_loop()
@@ -358,6 +369,13 @@ class Worker:
         self._pending_bytes += size
         if len(self._pending) >= _MOST_CALLS // 2:
             self._collect()
+
+    def _try_to_send(self, call: Call) -> None:
+        """Send something of a group; keep its error."""
+        try:
+            self._send(call)
+        except Exception as error:
+            self._failed(call[0], error)
 
     def _has_room(self, size: int) -> bool:
         """Whether a call of this many bytes would not wait."""
@@ -394,14 +412,14 @@ class Worker:
 
     def _failed(self, group: Group, error: Exception) -> None:
         """Keep the error of a call that was not waited for."""
-        if group._word != "rejected":
+        if group._is_ours and group._word != "rejected":
             group._word = "rejected"
             self._give_back(group._table, [group._hold])
         self._errors.append(error)
 
     def _raise(self) -> None:
         """Raise the first error of a call that was not waited for."""
-        with contextlib.suppress(IndexError):
+        if self._errors:
             raise self._errors.popleft()
 
     def flush(self, timeout: float | None = None) -> None:
@@ -415,6 +433,7 @@ class Worker:
             EchoicError: If something was refused; a note names its group, which was given up. Each
                 call raises one such error, and so does the next group.
         """
+        self._renewer.drain(timeout)
         if self._native is not None and self._pending:
             self._native.flush(timeout)
         self._collect()
@@ -459,11 +478,12 @@ class Worker:
                 self._subscription.close()
             self._connection.close(timeout)
 
-    async def aclose(self) -> None:
+    async def aclose(self, timeout: float | None = None) -> None:
         """Close the worker as :meth:`close` does, without holding up the loop."""
         if not self._is_closed:
-            await self._send_queue().empty()
-        await in_thread(self.close)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._send_queue().empty(), timeout)
+        await in_thread(lambda: self.close(timeout))
 
     # Weights.
 
@@ -567,7 +587,7 @@ class Worker:
             await self.aclose()
         else:
             with contextlib.suppress(EchoicError):
-                await in_thread(lambda: self.close(_ERROR_TIMEOUT))
+                await self.aclose(_ERROR_TIMEOUT)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle where the run is: the copy joins it as another worker."""
