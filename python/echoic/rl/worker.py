@@ -7,11 +7,11 @@ import contextlib
 import os
 import socket
 import threading
+import time
 import weakref
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
-
-import numpy as np
 
 from echoic.connection import Connection, connect
 from echoic.errors import (
@@ -21,7 +21,7 @@ from echoic.errors import (
     RolloutError,
     WaitTimeoutError,
 )
-from echoic.rl.background import Keeper, Outbox, Reserver, in_thread
+from echoic.rl.background import Renewer, Reserver, SendQueue, in_thread
 from echoic.rl.batches import Batches
 from echoic.rl.group import Group, Item, parse_handle
 from echoic.rl.groups import Groups, key_of
@@ -41,20 +41,21 @@ if TYPE_CHECKING:
     from echoic.server import Server
     from echoic.weights import Subscription
 
-__all__ = ["Given", "Resumed", "Worker", "join"]
+__all__ = ["Given", "Worker", "join"]
 
-# A reservation as the core returns it: group, attempt, key, version and seconds to live.
-Given: TypeAlias = "tuple[int, int, str, int, float]"
-# That of a group that another worker began, and its items that have tokens: the index, segments and
-# tokens, whether it is done, and its columns.
-Resumed: TypeAlias = "tuple[Given, list[tuple[int, int, int, bool, dict[str, Any]]]]"
+# A reservation as the core returns it: group, attempt, key, version and seconds to live. For a
+# group that another worker began, a pair: that, and the index, segments and tokens of each item
+# that has some, whether it is done, and its columns.
+Given: TypeAlias = "tuple[Any, ...]"
 
-# A connection has at most so many calls, or bytes, without an answer; the next would wait.
+# Calls of a connection, and their bytes, that may be without an answer; the next would wait.
 _MOST_CALLS, _MOST_BYTES = 32, 64 << 20
 # Seconds of one wait where a close does not end it.
 _SLICE = 0.25
 # Seconds that the end of a block waits when an exception ended it.
 _ERROR_TIMEOUT = 1.0
+# The most seconds for which a close lets calls that wait return what they get.
+_GRACE = 0.05
 # Seconds of a lease of batches.
 _LEASE = 600.0
 
@@ -99,7 +100,7 @@ def join(
         (array([4, 2, 4, 2], dtype=int32), ['6 * 7'])
         >>> run.close()
     """
-    server = getattr(address, "server", address)
+    server: Any = getattr(address, "server", address)
     name = name or f"{socket.gethostname()}:{os.getpid()}"
     link = connect(server, token=token, name=name, **connection)
     return Worker(link, name=name, partial=partial, table=table)
@@ -125,7 +126,6 @@ class Worker:
         self._loaded: int | None = None
         self._subscription: Subscription | None = None
         self._size = 0
-        self._dtypes: dict[str, np.dtype[Any]] = {}
         self._renew_every = 20.0
         self._begin()
         _workers.add(self)
@@ -138,12 +138,14 @@ class Worker:
         # Calls without an answer, in their order, and the bytes of their tokens.
         self._pending: deque[tuple[RolloutCall, Group, int]] = deque()
         self._pending_bytes = 0
-        self._errors: deque[EchoicError] = deque()
+        self._errors: deque[Exception] = deque()
         self._iterations: weakref.WeakSet[Groups] = weakref.WeakSet()
-        self._outboxes: dict[asyncio.AbstractEventLoop, Outbox] = {}
+        self._send_queues: dict[asyncio.AbstractEventLoop, SendQueue] = {}
         self._reserver = Reserver(self)
-        self._keeper = Keeper(self)
+        self._renewer = Renewer(self)
+        # The highest version of a reservation, and an entry for each call that waits for some.
         self._reserved = 0
+        self._waits: list[None] = []
 
     # Its connection.
 
@@ -169,9 +171,6 @@ class Worker:
                     )
                 self._size = settings["group_size"] + settings["redundancy"]
                 self._renew_every = settings["reservation_ttl"] / 3
-                self._dtypes = {
-                    name: np.dtype(dtype) for name, dtype in settings["columns"].items()
-                }
                 self._native = table._native
                 self._joined = table
             return self._joined
@@ -223,7 +222,7 @@ class Worker:
             key: The name of the group in batches; as for :meth:`groups` when ``None``.
             source: As for :meth:`groups`.
         """
-        name = key_of(prompt, None) if key is None else key
+        name = key_of(prompt, None if key is None else lambda _: key)
         return Group(self, prompt, name, self.name if source is None else source)
 
     def item(self, handle: str) -> Item:
@@ -241,36 +240,42 @@ class Worker:
         group = Group(self, None, "", "")
         group._table, group._hold = self._native, hold
         group._is_sent = group._at_once = True
-        group.version = self._joined.version if self._version is None else self._version  # type: ignore[union-attr]
+        with contextlib.suppress(RuntimeError):
+            group._loop = asyncio.get_running_loop()
+        group._is_ours = False
+        group.version = self.version
         item = Item(group, index)
         item._segments = None
         return item
 
-    def _reserve(self, keys: Sequence[str], source: str, resumes: bool) -> list[Given | Resumed]:
+    def _reserve(self, keys: Sequence[str], source: str, resumes: bool) -> Sequence[Given]:
         """Wait for reservations for the first of some keys, or for a group to go on with."""
         self._connected()
-        if self._errors:
-            self._raise()
         native, version = self._native, self._version
-        is_sliced = resumes or self._connection._server is not None
-        while True:
-            if resumes:
+        timeout = _SLICE if resumes or self._connection._server is not None else None
+        given: Sequence[Given] = ()
+        self._waits.append(None)
+        try:
+            while not given and not self._is_closed:
                 with contextlib.suppress(WaitTimeoutError):
-                    found = native.resume_reservation(source, None, 0)
-                    self._keeper.start()
-                    return [found]
-            try:
-                given = _reserve(native, keys, source, version, _SLICE if is_sliced else None)
-            except WaitTimeoutError:
-                if self._is_closed:
-                    raise ClosedError(f"{self!r} is closed") from None
-                continue
-            self._keeper.start()
-            self._reserved = max(self._reserved, given[0][3])
-            return given
+                    if resumes:
+                        given = [native.resume_reservation(source, None, 0)]
+                with contextlib.suppress(WaitTimeoutError):
+                    if not given:
+                        given = native.reserve(len(keys), source, keys, version, None, timeout)
+                        self._reserved = max(self._reserved, given[0][3])
+            if self._is_closed:
+                if given:
+                    self._discard(given)
+                raise ClosedError(f"{self!r} is closed")
+        finally:
+            self._waits.pop()
+        self._renewer.start()
+        return given
 
     def _reserve_now(self, group: Group) -> None:
         """Reserve a group that has no reservation; wait for it."""
+        self._raise()
         (given,) = self._reserve([group.key], group._source, resumes=False)
         group._reserved(given)
 
@@ -279,7 +284,7 @@ class Worker:
         (given,) = await self._reserver.reserve([group.key], group._source, resumes=False)
         group._reserved(given)
 
-    def _discard(self, given: Sequence[Given | Resumed]) -> None:
+    def _discard(self, given: Sequence[Given]) -> None:
         """Give back reservations that are not used."""
         if begun := [one[0][:2] for one in given if len(one) == 2]:
             self._suspend(self._native, begun)
@@ -287,15 +292,15 @@ class Worker:
             self._give_back(self._native, unused)
 
     def _give_back(self, table: NativeTable, holds: Sequence[tuple[int, int]]) -> None:
-        self._keeper.do(lambda: table.fail(holds))
+        self._renewer.do(lambda: table.fail(holds))
 
     def _suspend(self, table: NativeTable, holds: Sequence[tuple[int, int]]) -> None:
-        self._keeper.do(lambda: table.suspend(holds))
+        self._renewer.do(lambda: table.suspend(holds))
 
     def _watch(self, groups: Groups) -> None:
         """Give reservations of an iteration back when they are not used soon."""
         self._iterations.add(groups)
-        self._keeper.watch()
+        self._renewer.watch()
 
     def _give_back_idle(self) -> bool:
         """Give back reservations that were not used since the last call; whether some are left."""
@@ -314,28 +319,36 @@ class Worker:
 
     # What is sent.
 
-    def _post(self, calls: Iterable[Call], loop: asyncio.AbstractEventLoop | None) -> None:
+    def _post(self, calls: Sequence[Call], loop: asyncio.AbstractEventLoop | None) -> None:
         """Send calls; wait for room, unless they are those of a loop."""
         if loop is None:
             for call in calls:
                 self._send(call)
+        elif any(not group._is_ours for group, _, _ in calls):
+            # Such a call waits for an answer first, which says how far the item is.
+            for call in calls:
+                self._renewer.do(partial(self._try_to_send, call))
         else:
-            self._outbox().post(list(calls), is_awaited=False)
+            self._send_queue().post(calls, is_awaited=False)
 
-    async def _post_later(self, calls: Iterable[Call]) -> None:
+    async def _post_later(self, calls: Sequence[Call]) -> None:
         """Send calls, without holding up the loop."""
-        future = self._outbox().post(list(calls), is_awaited=True)
+        queue = self._send_queue()
+        future = queue.post(calls, is_awaited=True)
         if future is not None:
             await future
+        elif not calls:
+            # Of a group whose tokens were posted when they were written.
+            await queue.empty()
 
-    def _outbox(self) -> Outbox:
+    def _send_queue(self) -> SendQueue:
         loop = asyncio.get_running_loop()
-        found = self._outboxes.get(loop)
+        found = self._send_queues.get(loop)
         if found is None:
-            self._outboxes = {
-                one: box for one, box in self._outboxes.items() if not one.is_closed()
+            self._send_queues = {
+                one: box for one, box in self._send_queues.items() if not one.is_closed()
             }
-            found = self._outboxes[loop] = Outbox(self)
+            found = self._send_queues[loop] = SendQueue(self)
         return found
 
     def _send(self, call: Call) -> None:
@@ -354,8 +367,15 @@ class Worker:
         answer.forget()
         self._pending.append((answer, group, size))
         self._pending_bytes += size
-        if self._pending[0][0].is_ready:
+        if len(self._pending) >= _MOST_CALLS // 2:
             self._collect()
+
+    def _try_to_send(self, call: Call) -> None:
+        """Send something of a group; keep its error."""
+        try:
+            self._send(call)
+        except Exception as error:
+            self._failed(call[0], error)
 
     def _has_room(self, size: int) -> bool:
         """Whether a call of this many bytes would not wait."""
@@ -392,14 +412,14 @@ class Worker:
 
     def _failed(self, group: Group, error: Exception) -> None:
         """Keep the error of a call that was not waited for."""
-        if group._word != "rejected":
+        if group._is_ours and group._word != "rejected":
             group._word = "rejected"
             self._give_back(group._table, [group._hold])
         self._errors.append(error)
 
     def _raise(self) -> None:
         """Raise the first error of a call that was not waited for."""
-        with contextlib.suppress(IndexError):
+        if self._errors:
             raise self._errors.popleft()
 
     def flush(self, timeout: float | None = None) -> None:
@@ -413,6 +433,7 @@ class Worker:
             EchoicError: If something was refused; a note names its group, which was given up. Each
                 call raises one such error, and so does the next group.
         """
+        self._renewer.drain(timeout)
         if self._native is not None and self._pending:
             self._native.flush(timeout)
         self._collect()
@@ -420,7 +441,7 @@ class Worker:
 
     async def aflush(self) -> None:
         """Wait as :meth:`flush` does, without holding up the loop."""
-        await self._outbox().empty()
+        await self._send_queue().empty()
         await in_thread(self.flush)
 
     def close(self, timeout: float | None = None) -> None:
@@ -445,7 +466,11 @@ class Worker:
             groups._end()
         for group in list(self._open):
             group._end(GeneratorExit)
-        self._keeper.close()
+        self._renewer.close()
+        # What was given back may be granted to a call of this worker that waits, which returns it.
+        end = time.monotonic() + _GRACE
+        while self._waits and time.monotonic() < end:
+            time.sleep(_GRACE / 50)
         try:
             self.flush(timeout)
         finally:
@@ -453,11 +478,12 @@ class Worker:
                 self._subscription.close()
             self._connection.close(timeout)
 
-    async def aclose(self) -> None:
+    async def aclose(self, timeout: float | None = None) -> None:
         """Close the worker as :meth:`close` does, without holding up the loop."""
         if not self._is_closed:
-            await self._outbox().empty()
-        await in_thread(self.close)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._send_queue().empty(), timeout)
+        await in_thread(lambda: self.close(timeout))
 
     # Weights.
 
@@ -561,7 +587,7 @@ class Worker:
             await self.aclose()
         else:
             with contextlib.suppress(EchoicError):
-                await in_thread(lambda: self.close(_ERROR_TIMEOUT))
+                await self.aclose(_ERROR_TIMEOUT)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle where the run is: the copy joins it as another worker."""
@@ -573,23 +599,6 @@ class Worker:
 
 def _joined(connection: Connection, name: str, partial: bool, table: str | None) -> Worker:
     return Worker(connection, name=name, partial=partial, table=table)
-
-
-def _reserve(
-    native: NativeTable,
-    keys: Sequence[str],
-    source: str,
-    version: int | None,
-    timeout: float | None,
-) -> list[Given]:
-    """Wait for a reservation for the first key; reserve as many of the others as fit."""
-    first = keys[0]
-    same = next((at for at, key in enumerate(keys) if key != first), len(keys))
-    given = native.reserve(same, source, first, version, None, timeout)
-    if len(given) == same and same < len(keys):
-        with contextlib.suppress(WaitTimeoutError):
-            given += _reserve(native, keys[same:], source, version, 0)
-    return given
 
 
 def _join_in_child() -> None:
