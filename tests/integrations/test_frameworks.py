@@ -146,3 +146,58 @@ def test_a_trace_of_verifiers_is_a_sequence(table: RolloutTable) -> None:
     with pytest.raises(RolloutError, match="2 branches to learn from"):
         to_columns(trace)
     assert to_columns(trace.branches[1])["tokens"].tolist() == [1, 2, 90, 9]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stateful_loader_resumes_bit_for_bit(workers: int, tmp_path: Path) -> None:
+    loaders = pytest.importorskip("torchdata.stateful_dataloader")
+    import torch
+    from echoic import Server, connect
+    from echoic.integrations.torch import RolloutDataset
+    from echoic.rollouts import RolloutTable
+
+    columns = {"tokens": "int32", "logprobs": "float32"}
+    with (
+        RolloutTable("math", columns, batch_groups=2, max_lag=100) as table,
+        Server(table, listen=f"unix://{tmp_path}/learner.sock") as server,
+    ):
+        address = server.address
+
+        def connected() -> RolloutTable:
+            return connect(address).rollouts("math")
+
+        def ranks() -> list[Any]:
+            return [
+                loaders.StatefulDataLoader(
+                    RolloutDataset(connected, rank=rank, ranks=2, lease=60, keep=20),
+                    batch_size=None,
+                    num_workers=workers,
+                )
+                for rank in (0, 1)
+            ]
+
+        def steps(readers: list[Any], count: int) -> list[Any]:
+            return [[next(reader) for reader in readers] for _ in range(count)]
+
+        draw = np.random.default_rng(0)
+        for token in range(40):
+            logprobs = draw.normal(size=3).astype(np.float32)
+            table.reserve().add({"tokens": np.full(3, token, np.int32), "logprobs": logprobs})
+        whole = ranks()
+        readers = [iter(loader) for loader in whole]
+        steps(readers, 5)
+        torch.save([loader.state_dict() for loader in whole], tmp_path / "checkpoint")
+        lost = steps(readers, 3)
+        del readers, whole
+
+        again = ranks()
+        for loader, state in zip(again, torch.load(tmp_path / "checkpoint"), strict=True):
+            loader.load_state_dict(state)
+        table.restore(0)
+        found = steps([iter(loader) for loader in again], 15)
+        for resumed, expected in zip(found, lost, strict=False):
+            for own, theirs in zip(resumed, expected, strict=True):
+                assert own.keys() == theirs.keys()
+                assert all(torch.equal(own[n], theirs[n]) for n in own)
+        tokens = [share["tokens"].tolist() for step in found for share in step]
+        assert tokens == [[token] * 3 for token in range(10, 40)]
