@@ -223,5 +223,6 @@ def test_a_version_without_weights_can_not_be_pushed(store: WeightStore) -> None
         pytest.raises(SpecError, match="version 4 was published without weights"),
     ):
         pusher.wait(4, timeout=30)
-    with pytest.raises(SpecError, match="one like 'http://host:8000', got 'gpu:8000'"):
-        VllmServer("gpu:8000")
+    for url in ("gpu:8000", "http://gpu:port", "http://"):
+        with pytest.raises(SpecError, match=f"one like 'http://host:8000', got '{url}'"):
+            VllmServer(url)

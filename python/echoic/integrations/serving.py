@@ -64,12 +64,16 @@ class _HttpServer:
 
     def __init__(self, url: str, *, token: str | None, timeout: float, in_flight: InFlight) -> None:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
             raise SpecError(f"url: expected one like 'http://host:8000', got {url!r}")
         self.url = url.rstrip("/")
         self.in_flight = in_flight
         self._is_tls = parts.scheme == "https"
-        self._host, self._port = parts.hostname, parts.port
+        self._host, self._port = parts.hostname, port or (443 if self._is_tls else 80)
         self._prefix = parts.path.rstrip("/")
         self._timeout = timeout
         self._headers = {"Content-Type": "application/json"}
