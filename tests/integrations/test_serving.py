@@ -212,6 +212,7 @@ def test_servers_go_their_own_pace(store: WeightStore) -> None:
     assert not done.is_alive()
     assert (quick.reported, slow.reported) == ("2", "2")
     for stub in (quick, slow):
+        assert stub.weights["w"].astype(np.float32).tolist() == [0, 1, 2, 3]
         assert stub.mistakes == []
         stub.close()
 

@@ -268,6 +268,9 @@ def test_a_group_with_an_episode_that_failed_is_given_up(run: echoic.rl.Run) -> 
         RolloutError, match=r"2 groups in a row failed, .* ToolsetError: it is gone"
     ):
         run_environment(run, Environment(lambda: good, failures=9), max_failures=2)
+    # A mistake of the program ends the run at once.
+    with pytest.raises(ZeroDivisionError):
+        run_environment(run, Environment(lambda: 1 / 0), concurrency=1)
     bad = trace(turn([1], None), turn([2], 1.0), steps=1)
     with pytest.raises(RolloutError, match=r"field 'turns': expected a metric .* has 'steps', 'r"):
         run_environment(run, Environment(lambda: bad), max_failures=1)

@@ -330,12 +330,11 @@ async def run_environment(
         try:
             while failed < max_failures:
                 if len(running) >= concurrency:
-                    ended, running = await asyncio.wait(
-                        running, return_when=asyncio.FIRST_COMPLETED
-                    )
-                    for task in ended:
-                        task.result()
-                    continue
+                    await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                ended = {task for task in running if task.done()}
+                running -= ended
+                for task in ended:
+                    task.result()
                 try:
                     group = await anext(groups)
                 except StopAsyncIteration:
