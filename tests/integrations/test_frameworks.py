@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -146,3 +148,132 @@ def test_a_trace_of_verifiers_is_a_sequence(table: RolloutTable) -> None:
     with pytest.raises(RolloutError, match="2 branches to learn from"):
         to_columns(trace)
     assert to_columns(trace.branches[1])["tokens"].tolist() == [1, 2, 90, 9]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stateful_loader_resumes_bit_for_bit(workers: int, tmp_path: Path) -> None:
+    loaders = pytest.importorskip("torchdata.stateful_dataloader")
+    import torch
+    from echoic import Server, connect
+    from echoic.integrations.torch import RolloutDataset
+    from echoic.rollouts import RolloutTable
+
+    columns = {"tokens": "int32", "logprobs": "float32"}
+    with (
+        RolloutTable("math", columns, batch_groups=2, max_lag=100) as table,
+        Server(table, listen=f"unix://{tmp_path}/learner.sock") as server,
+    ):
+        address = server.address
+
+        def connected() -> RolloutTable:
+            return connect(address).rollouts("math")
+
+        def ranks() -> list[Any]:
+            return [
+                loaders.StatefulDataLoader(
+                    RolloutDataset(connected, rank=rank, ranks=2, lease=60, keep=20),
+                    batch_size=None,
+                    num_workers=workers,
+                )
+                for rank in (0, 1)
+            ]
+
+        def steps(readers: list[Any], count: int) -> list[Any]:
+            return [[next(reader) for reader in readers] for _ in range(count)]
+
+        draw = np.random.default_rng(0)
+        for token in range(40):
+            logprobs = draw.normal(size=3).astype(np.float32)
+            table.reserve().add({"tokens": np.full(3, token, np.int32), "logprobs": logprobs})
+        whole = ranks()
+        readers = [iter(loader) for loader in whole]
+        steps(readers, 5)
+        torch.save([loader.state_dict() for loader in whole], tmp_path / "checkpoint")
+        lost = steps(readers, 3)
+        del readers, whole
+
+        again = ranks()
+        for loader, state in zip(again, torch.load(tmp_path / "checkpoint"), strict=True):
+            loader.load_state_dict(state)
+        table.restore(0)
+        found = steps([iter(loader) for loader in again], 15)
+        for resumed, expected in zip(found, lost, strict=False):
+            for own, theirs in zip(resumed, expected, strict=True):
+                assert own.keys() == theirs.keys()
+                assert all(torch.equal(own[n], theirs[n]) for n in own)
+        tokens = [share["tokens"].tolist() for step in found for share in step]
+        assert tokens == [[token] * 3 for token in range(10, 40)]
+
+
+@pytest.mark.parametrize("tool", [False, True], ids=["single turn", "tool"])
+def test_environments_of_verifiers_fill_a_run(
+    tool: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("verifiers.v1")
+    import echoic.rl
+    import renderers.client
+    import verifiers.v1 as vf
+    import verifiers_world as world
+    from echoic.integrations import verifiers as ours
+    from renderers.configs import Qwen3RendererConfig
+
+    monkeypatch.setattr(ours, "_LOOK", 0.02)
+    # A lock of that module belongs to the loop that first waits for it.
+    monkeypatch.setattr(renderers.client, "_max_prompt_len_lock", asyncio.Lock())
+    tokenizer = world.save_tokenizer(tmp_path / "tokenizer")
+    model = world.Model(tokenizer)
+    config = vf.SingleAgentEnvConfig.model_validate(
+        {
+            "taskset": {"id": "verifiers_world", "tool": tool},
+            "agent": {"harness": {"id": "verifiers_world"}, "runtime": {"type": "subprocess"}},
+        }
+    )
+    environment = vf.load_environment(config)
+    client = vf.TrainClientConfig(
+        base_url=model.url,
+        api_key_var="NO_KEY",
+        renderer=Qwen3RendererConfig(enable_thinking=False),
+        renderer_model_name=str(tmp_path / "tokenizer"),
+    )
+    context = vf.ModelContext(model="toy", client=client)
+    columns = {"tokens": "int32", "logprobs": "float32", "mask": "uint8"}
+    fields = {"reward": "float32", "turns": "int64"}
+    with (
+        echoic.rl.Run(columns, fields, group=2, batch=4, max_lag=1000) as run,
+        echoic.rl.join(run) as worker,
+    ):
+
+        def run_all(**options: Any) -> int:
+            tasks = environment.taskset
+            return asyncio.run(ours.run_environment(worker, environment, tasks, context, **options))
+
+        sent = run_all(version=lambda: model.version, messages=True)
+        assert sent == 4
+        batch = run.sample(timeout=30)
+        assert batch["reward"].tolist() == [1] * 8
+        assert batch["turns"].tolist() == [1 + tool] * 8
+        keys = {task.key for task in environment.taskset}
+        assert set(batch.keys) == keys
+        for item in range(8):
+            cells = batch.cells(item)
+            tokens, mask = batch["tokens"][cells], batch["mask"][cells].astype(bool)
+            drawn, versions = -batch["logprobs"][cells], batch.versions[cells]
+            text = tokenizer.decode(tokens)
+            assert text.startswith("<|im_start|>")
+            assert ("<tool_response>" in text) == tool
+            assert (drawn[~mask] == 0).all()
+            # What counts as older than it is may be, nothing counts as younger.
+            assert (versions[mask] <= drawn[mask]).all()
+            turns = np.flatnonzero(np.diff(np.concatenate([[0], mask, [0]])) == 1)
+            assert len(turns) == 1 + tool
+            if tool:
+                first, second = turns
+                assert versions[0] == versions[first] < versions[second - 1] == versions[second]
+                assert drawn[first] < drawn[second]
+            said = json.loads(batch.blobs(item)["messages"])
+            assert [one["role"] for one in said][-1] == "assistant"
+        model.close()
+        with pytest.raises(RolloutError, match=r"[2-4] groups in a row failed, .* episode failed"):
+            run_all(max_failures=2)
+        worker.flush()
+        assert run.stats().rejected >= 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,11 @@ from echoic.errors import RolloutError
 from echoic.integrations.tensordict import rows, to_tensordict
 from echoic.integrations.trl import to_trl
 from echoic.integrations.verl import to_verl
+from echoic.rollouts import RolloutTable
 from rollout_answers import add
 
 if TYPE_CHECKING:
-    from echoic.rollouts import RolloutBatch, RolloutTable
+    from echoic.rollouts import RolloutBatch
 
 
 def test_prompts_end_where_answers_begin(batch: RolloutBatch) -> None:
@@ -166,6 +168,79 @@ def test_dataset_gives_a_rank_its_shares_until_the_table_is_closed(table: Rollou
         rank.join(timeout=30)
     assert seen[0] == [[11, 12, 21, 11, 12, 22, 91, 23]] * 2
     assert seen[1] == [[13, 24, 25, 13, 26]] * 2
+
+
+def test_tensordict_carries_blobs(table: RolloutTable) -> None:
+    pytest.importorskip("tensordict")
+    reservation = table.reserve()
+    columns = {name: [1] for name in ("tokens", "logprobs", "mask")}
+    image = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    blobs = {"image": image, "text": "a cat"}
+    reservation.add(columns, {"reward": 0, "prompt": 0}, blobs=blobs)
+    reservation.add(columns, {"reward": 0, "prompt": 0}, blobs={"text": "no image"})
+    found = to_tensordict(table.sample(1))
+    images = found["blobs", "image"]
+    np.testing.assert_array_equal(images[0], image)
+    assert images[1] is None
+    assert list(found["blobs", "text"]) == ["a cat", "no image"]
+    assert found[1]["blobs", "text"] == "no image"
+
+
+@pytest.mark.parametrize("is_restored", [True, False], ids=["restored", "returned"])
+def test_dataset_resumes_after_the_batches_of_its_state(is_restored: bool) -> None:
+    torch = pytest.importorskip("torch")
+    from echoic.integrations.torch import RolloutDataset
+
+    table = RolloutTable("math", {"tokens": "int32"}, batch_groups=2, max_lag=100)
+    for token in range(24):
+        table.reserve().add({"tokens": [token]})
+    datasets = [RolloutDataset(table, rank=r, ranks=2, lease=60, keep=5) for r in (0, 1)]
+    loaders = [torch.utils.data.DataLoader(one, batch_size=None) for one in datasets]
+    ranks = [iter(loader) for loader in loaders]
+
+    def step() -> list[list[int]]:
+        return [next(rank)["tokens"].tolist() for rank in ranks]
+
+    first = [step() for _ in range(7)]
+    states = json.loads(json.dumps([one.state_dict() for one in datasets]))
+    # The learner goes on without a checkpoint, and is killed.
+    lost = [step() for _ in range(3)]
+    resumed = [RolloutDataset(table, rank=r, ranks=2, lease=60, keep=5) for r in (0, 1)]
+    for one, state in zip(resumed, states, strict=True):
+        one.load_state_dict(state)
+        assert one.state_dict() == state
+    if is_restored:
+        # All leases end, those of batches in the state too, which the datasets leave out.
+        table.restore(0)
+    else:
+        for rank, one in enumerate(datasets):
+            for number, *_ in one.state_dict()["batches"][-3:]:
+                table._native.nack((number, rank, 1))
+    ranks = [iter(one) for one in resumed]
+    assert [step() for _ in range(5)] == [*lost, [[20], [21]], [[22], [23]]]
+    seen = [token for batch in (*first, *lost) for share in batch for token in share]
+    assert seen == list(range(20))
+    table.close()
+
+
+def test_batches_that_a_dataset_keeps_stay_leased(table: RolloutTable) -> None:
+    pytest.importorskip("torch")
+    from echoic.integrations.torch import RolloutDataset
+
+    batches = iter(RolloutDataset(table, lease=0.3, keep=1, groups=1))
+    add(table, [0, 1])
+    add(table, [2, 3])
+    next(batches)
+    next(batches)
+    assert table.stats().acked == 0
+    timer = threading.Timer(0.6, add, (table, [0, 1]))
+    timer.start()
+    # It waits for longer than a lease.
+    assert next(batches)["tokens"].tolist() == [11, 12, 21, 11, 12, 22, 91, 23]
+    timer.join()
+    assert (table.stats().acked, table.stats().expired_leases) == (1, 0)
+    with pytest.raises(RolloutError, match="above 0 a lease, got keep=1 and lease=None"):
+        RolloutDataset(table, keep=1)
 
 
 def test_unsigned_integers_become_signed_ones() -> None:
