@@ -1556,7 +1556,7 @@ class RolloutTable:
         self,
         count: int,
         source: str,
-        key: str,
+        keys: Sequence[str],
         version: int | None,
         ttl: float | None,
         timeout: float | None,

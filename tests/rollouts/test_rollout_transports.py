@@ -649,3 +649,21 @@ def test_items_that_do_not_go_together_are_refused(serve: Callable[..., Served])
             reservation.add_items(None, **{"columns": apart, "fields": fields, **wrong})
     # Nothing of them was added: the first item of a refused call can be one that was taken.
     assert reservation.add_items(None, apart, fields) == "complete"
+
+
+def test_groups_are_reserved_in_the_order_of_their_keys(serve: Callable[..., Served]) -> None:
+    remote = serve(max_running=3).remote
+    reservations = remote.reserve_many(keys=["a", "b", "a", "c"], source="w")
+    assert [reservation.key for reservation in reservations] == ["a", "b", "a"]
+    for reservation, reward in zip(reservations, (0, 1, 2), strict=True):
+        fill(reservation, [reward, reward])
+    assert remote.sample().keys == ["a", "b"]
+    assert [one.key for one in remote.reserve_many(keys=iter(["d"]))] == ["d"]
+    assert remote.reserve_many(keys=[]) == []
+    with pytest.raises(RolloutError, match="bytes of keys must be at most 262144"):
+        remote.reserve_many(keys=["x" * 255] * 1029)
+    with pytest.raises(RolloutError, match="key of a group"):
+        remote.reserve_many(keys=["ok", "x" * 256])
+    for wrong in ({}, {"count": 1, "keys": ["a"]}):
+        with pytest.raises(TypeError, match="expected count or keys"):
+            remote.reserve_many(**wrong)

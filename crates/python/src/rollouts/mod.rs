@@ -251,20 +251,20 @@ impl RolloutTable {
     }
 
     /// Wait for reservations: group, attempt, key, version and seconds to live of each.
-    #[pyo3(signature = (count, source, key, version, ttl, timeout))]
+    #[pyo3(signature = (count, source, keys, version, ttl, timeout))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn reserve(
         &self,
         py: Python<'_>,
         count: u32,
         source: String,
-        key: String,
+        keys: Vec<String>,
         version: Option<i64>,
         ttl: Option<f64>,
         timeout: Option<f64>,
     ) -> PyResult<Vec<PyReservation>> {
         let ttl_ms = maybe_millis("ttl", ttl)?;
-        let change = Change::Reserve(Reserve { count, source, key, version, ttl_ms });
+        let change = Change::Reserve(Reserve { count, source, keys, version, ttl_ms });
         match self.call(py, change, timeout)? {
             Outcome::Reserved(reservations) => {
                 Ok(reservations.into_iter().map(reservation).collect())
