@@ -1,14 +1,16 @@
-"""A worker of the test with TRL's trainer: `python trl_worker.py ADDRESS MODEL TARGET SEED`.
+"""A worker of the test with TRL's trainer: `python trl_worker.py ADDRESS FOLDER TARGET SEED`.
 
-It has the model of a folder with the weights that are published, draws answers to prompts of three
-tokens, and rewards the share of TARGET in an answer. It ends when the run does.
+It has the model of the trainer's folder with the weights that are published, draws answers to
+prompts of three tokens, and rewards the share of TARGET in an answer. It ends when the run does.
 """
 
 from __future__ import annotations
 
 import itertools
 import sys
+import time
 from contextlib import suppress
+from pathlib import Path
 
 import echoic.rl
 import numpy as np
@@ -35,11 +37,14 @@ def main(address: str, folder: str, target: int, seed: int) -> None:
     """Make groups until the run is closed."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    while not (path := Path(folder, "rollouts")).exists():
+        time.sleep(0.1)
+    path = path.with_name("model")
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     weights = dict(model.named_parameters())
     mask = np.array([0] * PROMPT + [1] * ANSWER, np.uint8)
     prompts = itertools.cycle(torch.randint(8, 30, (256, PROMPT)))
-    with echoic.rl.join(address, name=f"worker-{seed}", reconnect=5) as worker:
+    with echoic.rl.join(address, name=f"worker-{seed}", reconnect=300) as worker:
         for group in worker.groups(prompts, key=lambda prompt: str(prompt.tolist())):
             with group:
                 worker.load(weights)
