@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from echoic.errors import RolloutError
-from echoic.integrations.trl import to_trl
+from echoic.integrations.trl import Sample
 from echoic.integrations.verifiers import add_rollout, to_columns
 from echoic.integrations.verl import to_verl
+from echoic.primitives import compute_batch_group_advantages
+from polling import free_port
 from rollout_answers import REWARDS
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from echoic.rollouts import RolloutBatch, RolloutTable
 
 # What these libraries warn of is theirs.
@@ -38,7 +43,7 @@ def test_verl_computes_our_advantages_from_a_batch(batch: RolloutBatch) -> None:
     found, _ = core_algos.compute_grpo_outcome_advantage(
         proto.batch["rm_scores"], proto.batch["response_mask"], proto.non_tensor_batch["uid"]
     )
-    expected = to_trl(batch, tensors=False)["advantages"]
+    expected = compute_batch_group_advantages(batch["reward"], offsets=np.array([0, 2, 4]))
     mask = tensors["response_mask"].bool().numpy()
     made = found.numpy() * mask
     # Its deviation is that of a sample, ours that of a population: of two, they differ by this.
@@ -48,59 +53,63 @@ def test_verl_computes_our_advantages_from_a_batch(batch: RolloutBatch) -> None:
     assert [len(half) for half in halves] == [2, 2]
 
 
-def test_trl_trains_on_batches_of_a_table(batch: RolloutBatch, tmp_path: Path) -> None:
-    trl = pytest.importorskip("trl")
-    import torch
-    from datasets import Dataset
-    from tokenizers import Tokenizer, models
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+# Programs of torch start for minutes where others run.
+@pytest.mark.timeout(1800)
+def test_trl_trains_on_groups_of_workers_that_load_its_weights_whoever_is_killed(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("trl")
+    from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
-    given = to_trl(batch)
+    ours = {field.name for field in dataclasses.fields(Sample)}
+    assert {field.name for field in dataclasses.fields(RolloutSample)} == ours - {"blobs"}
 
-    class Trainer(trl.GRPOTrainer):
-        def _generate_and_score_completions(self, inputs: Any) -> Any:
-            return dict(given)
+    steps, log, end = 24, tmp_path / "log", tmp_path / "end"
+    address = f"tcp://127.0.0.1:{free_port()}"
+    programs: list[subprocess.Popen[bytes]] = []
 
-    torch.manual_seed(0)
-    words = {f"w{i}": i for i in range(100)} | {"<pad>": 100, "<eos>": 101}
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="<pad>")),
-        pad_token="<pad>",
-        eos_token="<eos>",
-    )
-    config = LlamaConfig(
-        vocab_size=102,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-    )
-    model = LlamaForCausalLM(config)
-    before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    arguments = trl.GRPOConfig(
-        output_dir=str(tmp_path),
-        per_device_train_batch_size=4,
-        num_generations=2,
-        max_steps=2,
-        learning_rate=1e-2,
-        use_cpu=True,
-        report_to="none",
-        save_strategy="no",
-        logging_steps=1,
-        beta=0.0,
-    )
-    trainer = Trainer(
-        model=model,
-        reward_funcs=lambda completions, **_: [0.0] * len(completions),
-        args=arguments,
-        train_dataset=Dataset.from_list([{"prompt": "w11 w12"}, {"prompt": "w13"}] * 4),
-        processing_class=tokenizer,
-    )
-    done = trainer.train()
-    assert done.global_step == 2
-    assert np.isfinite(done.training_loss)
-    assert any(not torch.equal(before[n], p) for n, p in model.named_parameters())
+    def start(name: str, *arguments: Any) -> subprocess.Popen[bytes]:
+        file = Path(__file__).with_name(name)
+        words = [sys.executable, str(file), address, str(tmp_path), *map(str, arguments)]
+        programs.append(subprocess.Popen(words))
+        return programs[-1]
+
+    def wait_for(step: int) -> None:
+        while not log.exists() or log.read_text().count("\n") < step:
+            assert programs[0].poll() is None
+            time.sleep(0.1)
+
+    try:
+        trainer = start("trl_trainer.py", steps)
+        killed, worker = (start("trl_worker.py", 7, seed) for seed in (1, 2))
+        wait_for(6)
+        killed.kill()
+        wait_for(9)
+        # In the middle of a step, most likely.
+        trainer.kill()
+        trainer.wait()
+        assert not end.exists()
+        assert start("trl_trainer.py", steps).wait() == 0
+        assert worker.wait(60) == 0
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+    entries = [
+        entry for line in log.read_text().splitlines() if "reward" in (entry := json.loads(line))
+    ]
+    # A step whose checkpoint was not written is repeated.
+    assert sorted({entry["step"] for entry in entries}) == list(range(1, steps + 1))
+    assert len(entries) <= steps + 1
+    # Weights, tokens and log-probabilities meet: at first the trainer's policy is the workers'.
+    assert entries[0]["ratio"] == pytest.approx(1, abs=1e-4)
+    assert max(entry["kl"] for entry in entries) < 0.2
+    assert np.mean([entry["reward"] for entry in entries[:3]]) < 0.1
+    assert np.mean([entry["reward"] for entry in entries[-3:]]) > 0.5
+    assert max(entry["echoic/lag_oldest_max"] for entry in entries) == 2
+    assert not any("sample/dropped_stale_total" in entry for entry in entries)
+    # The weights have every group once that was acknowledged, of both trainers.
+    assert json.loads(end.read_text()) == {"version": steps, "acked": steps * 8, "overdue": 0}
 
 
 def test_a_trace_of_verifiers_is_a_sequence(table: RolloutTable) -> None:
