@@ -260,13 +260,18 @@ alfworld: build .venv/.installed-test .venv/.installed-agents
 		tests/agents/test_environments/test_alfworld.py
 
 .PHONY: frameworks
-# Run the adapters with TRL, verl and verifiers, in an environment of their own (6 GB).
+# Run the adapters with TRL, verl and verifiers, in environments of their own (6 GB each). verl needs an older transformers.
 frameworks: build
 	@test -d target/frameworks || uv venv --quiet --python $(VENV)/bin/python target/frameworks
 	@$(call pins,test) --no-hashes | uv pip install --quiet --python target/frameworks -r - \
-		trl==1.16.0 verl==0.9.1 verifiers==0.4.0 torch torchdata==0.11.0
+		trl==1.16.0 verifiers==0.4.0 torch torchdata==0.11.0
 	@HF_HUB_OFFLINE=1 PYTHONPATH=python target/frameworks/bin/python -m pytest --tier all --check-skips \
 		tests/integrations/test_frameworks.py
+	@test -d target/verl || uv venv --quiet --python $(VENV)/bin/python target/verl
+	@$(call pins,test) --no-hashes | uv pip install --quiet --python target/verl -r - \
+		verl==0.9.1 TransferQueue==0.1.11 cachetools fastapi uvicorn msgspec torch
+	@HF_HUB_OFFLINE=1 PYTHONPATH=python target/verl/bin/python -m pytest --tier all --check-skips \
+		tests/integrations/test_verl.py
 
 # A folder of its own: the flag changes every crate, and would rebuild `target` back and forth.
 .PHONY: loom
