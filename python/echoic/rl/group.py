@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,22 @@ def parse_handle(handle: str) -> tuple[tuple[int, int], int]:
             f"expected the handle of an item, such as '12.1.0', got {handle!r}"
         ) from None
     return (group, attempt), index
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    """Return values of some tokens and the next as one sequence."""
+    if all(isinstance(one, list) for one in values):
+        return [value for one in values for value in one]
+    torch = sys.modules.get("torch")
+    if torch is not None and all(isinstance(one, torch.Tensor) for one in values):
+        return torch.cat(list(values))
+    return np.concatenate(values)
+
+
+def _bytes_of(values: Any) -> int:
+    """Return how many bytes values have; about, if they are no array."""
+    size: int = getattr(values, "nbytes", -1)
+    return size if size >= 0 else 8 * len(values)
 
 
 class Item:
@@ -179,6 +196,26 @@ class Item:
         if group._at_once:
             group._worker._post(self._calls(), group._loop)
 
+    def _join(self) -> None:
+        """Join what was written in several calls."""
+        parts = [(self._columns or {}, self._version), *(self._more or ())]
+        self._more = None
+        names = parts[0][0].keys()
+        for columns, _ in parts:
+            if columns.keys() != names:
+                raise SpecError(
+                    f"expected the columns {', '.join(names)} in each write to {self!r}, got "
+                    f"{', '.join(columns)}"
+                )
+        counts = [len(next(iter(columns.values()), ())) for columns, _ in parts]
+        self._columns = {name: _joined([columns[name] for columns, _ in parts]) for name in names}
+        versions = [version for _, version in parts]
+        self._version = versions[0]
+        if any(not isinstance(one, int) or one != versions[0] for one in versions):
+            self._version = np.concatenate(
+                [np.broadcast_to(one, count) for one, count in zip(versions, counts, strict=True)]
+            )
+
     def _calls(self) -> Iterator[Call]:
         """Yield the calls that send what was written."""
         parts: list[tuple[dict[str, Any] | None, Any]] = []
@@ -191,7 +228,7 @@ class Item:
             fields = self._fields if index == len(parts) - 1 else None
             if fields is not None:
                 self._fields = _SENT
-            size = sum(getattr(one, "nbytes", 0) for one in (columns or {}).values())
+            size = sum(map(_bytes_of, (columns or {}).values()))
             yield self.group, partial(self._append, columns, version, fields), size
 
     def _append(
@@ -350,70 +387,67 @@ class Group:
     # What the end of its block sends.
 
     def _calls(self) -> Iterator[Call]:
-        """Yield the calls that send the items: one, if all are whole."""
+        """Yield the calls that send the items: one, if all are whole and alike."""
         items = self._items
         self._is_sent = self._at_once = True
         if items is None:
             return
-        start = 0
-        for end, item in enumerate(items):
-            if item._fields is None or item._columns is None or item._segments or item._blobs:
-                if start < end:
-                    yield self._whole(start, items[start:end])
-                yield from item._calls()
-                start = end + 1
-        if start < len(items):
-            yield self._whole(start, items[start:])
+        whole: list[Item] = []
+        for item in items:
+            columns, fields = item._columns, item._fields
+            if columns is not None and fields is not None and not item._segments:
+                if whole and not (
+                    columns.keys() == whole[0]._columns.keys()  # type: ignore[union-attr]
+                    and fields.keys() == whole[0]._fields.keys()  # type: ignore[union-attr]
+                ):
+                    yield self._whole(whole)
+                    whole = []
+                whole.append(item)
+                continue
+            if whole:
+                yield self._whole(whole)
+                whole = []
+            yield from item._calls()
+        if whole:
+            yield self._whole(whole)
         if all(item._fields is not None for item in items):
             # An item refers to its group, so a list of them would keep both from being freed.
             self._items = None
 
-    def _whole(self, first: int, items: Sequence[Item]) -> Call:
-        """Return the call that sends whole items."""
-        written = [item._columns for item in items]
-        versions = [item._version for item in items]
-        names = written[0].keys()
-        name = next(iter(names), "")
-        try:
-            lengths = counts = [len(columns[name]) for columns in written]
-            if any(item._more is not None for item in items):
-                segments = [((one._columns, one._version), *(one._more or ())) for one in items]
-                written = [columns for parts in segments for columns, _ in parts]
-                versions = [version for parts in segments for _, version in parts]
-                counts = [len(columns[name]) for columns in written]
-                lengths = [sum(len(columns[name]) for columns, _ in parts) for parts in segments]
-            dtypes = self._worker._dtypes
-            flat = {}
-            for name in names:
-                parts = [one[name] for one in written]
-                if type(parts[0]) is not np.ndarray:
-                    parts = [np.asarray(part, dtypes.get(name)) for part in parts]
-                flat[name] = np.concatenate(parts)
-            values = [item._fields for item in items]
-            fields = {name: [one[name] for one in values] for name in values[0]}
-        except KeyError as error:
-            raise SpecError(
-                f"{error} is missing in an item of {self!r}, and others have it"
-            ) from None
-        if any(len(one) != len(flat) for one in written) or any(
-            len(one) != len(fields) for one in values
-        ):
-            raise SpecError(f"all items of {self!r} must have the same columns and fields")
-        version = versions[0]
-        for other in versions:
-            if other is not version and not (isinstance(other, int) and other == version):
-                each = zip(versions, counts, strict=True)
-                version = np.concatenate([np.broadcast_to(one, count) for one, count in each])
-                break
+    def _whole(self, items: Sequence[Item]) -> Call:
+        """Return the call that sends whole items, whose columns and fields have the same names."""
         for item in items:
-            item._columns = item._more = None
+            if item._more is not None:
+                item._join()
+        written: list[Any] = [item._columns for item in items]
+        ended: list[Any] = [item._fields for item in items]
+        columns = {name: [one[name] for one in written] for name in written[0]}
+        fields = {name: [one[name] for one in ended] for name in ended[0]}
+        versions: Any = [item._version for item in items]
+        blobs = None
+        for item in items:
+            if item._blobs is not None:
+                blobs = _blobs.pack_items([one._blobs for one in items])
+                break
+        size = 0
+        if self._loop is not None:
+            size = sum(sum(map(_bytes_of, values)) for values in columns.values())
+        for item in items:
+            item._columns = item._blobs = None
             item._fields = _SENT
-        table, hold, priority = self._table, self._hold, self._priority
-
-        def send() -> str | RolloutCall:
-            return table.append_flat(hold, first, lengths, flat, version, fields, priority, False)
-
-        return self, send, sum(column.nbytes for column in flat.values())
+        send = partial(
+            self._table.append_flat,
+            self._hold,
+            items[0].index,
+            None,
+            columns,
+            versions,
+            fields,
+            blobs,
+            self._priority,
+            False,
+        )
+        return self, send, size
 
     # Its block.
 

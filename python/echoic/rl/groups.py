@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from echoic.errors import RolloutError
 from echoic.rl.group import Group
 
 if TYPE_CHECKING:
@@ -28,7 +29,10 @@ _AHEAD, _MOST = 0.005, 64
 def key_of(prompt: Any, key: Callable[[Any], str] | None) -> str:
     """Return the name of a prompt's group."""
     if key is not None:
-        return str(key(prompt))
+        name = key(prompt)
+        if len(name.encode()) > _NAME_BYTES:
+            raise RolloutError(f"expected a key of at most {_NAME_BYTES} bytes, got {name!r}")
+        return name
     # Bytes are only counted where characters may have several.
     is_name = isinstance(prompt, str) and len(prompt) <= _NAME_BYTES
     if is_name and (prompt.isascii() or len(prompt.encode()) <= _NAME_BYTES):

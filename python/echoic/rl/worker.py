@@ -11,8 +11,6 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
 from echoic.connection import Connection, connect
 from echoic.errors import (
     ClosedError,
@@ -125,7 +123,6 @@ class Worker:
         self._loaded: int | None = None
         self._subscription: Subscription | None = None
         self._size = 0
-        self._dtypes: dict[str, np.dtype[Any]] = {}
         self._renew_every = 20.0
         self._begin()
         _workers.add(self)
@@ -169,9 +166,6 @@ class Worker:
                     )
                 self._size = settings["group_size"] + settings["redundancy"]
                 self._renew_every = settings["reservation_ttl"] / 3
-                self._dtypes = {
-                    name: np.dtype(dtype) for name, dtype in settings["columns"].items()
-                }
                 self._native = table._native
                 self._joined = table
             return self._joined
@@ -223,7 +217,7 @@ class Worker:
             key: The name of the group in batches; as for :meth:`groups` when ``None``.
             source: As for :meth:`groups`.
         """
-        name = key_of(prompt, None) if key is None else key
+        name = key_of(prompt, None if key is None else lambda _: key)
         return Group(self, prompt, name, self.name if source is None else source)
 
     def item(self, handle: str) -> Item:
@@ -260,7 +254,9 @@ class Worker:
                     self._keeper.start()
                     return [found]
             try:
-                given = _reserve(native, keys, source, version, _SLICE if is_sliced else None)
+                given = native.reserve(
+                    len(keys), source, keys, version, None, _SLICE if is_sliced else None
+                )
             except WaitTimeoutError:
                 if self._is_closed:
                     raise ClosedError(f"{self!r} is closed") from None
@@ -573,23 +569,6 @@ class Worker:
 
 def _joined(connection: Connection, name: str, partial: bool, table: str | None) -> Worker:
     return Worker(connection, name=name, partial=partial, table=table)
-
-
-def _reserve(
-    native: NativeTable,
-    keys: Sequence[str],
-    source: str,
-    version: int | None,
-    timeout: float | None,
-) -> list[Given]:
-    """Wait for a reservation for the first key; reserve as many of the others as fit."""
-    first = keys[0]
-    same = next((at for at, key in enumerate(keys) if key != first), len(keys))
-    given = native.reserve(same, source, first, version, None, timeout)
-    if len(given) == same and same < len(keys):
-        with contextlib.suppress(WaitTimeoutError):
-            given += _reserve(native, keys[same:], source, version, 0)
-    return given
 
 
 def _join_in_child() -> None:
