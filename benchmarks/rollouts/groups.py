@@ -48,7 +48,12 @@ class Groups:
     @property
     def nbytes(self) -> int:
         """The bytes of the tokens of a group."""
-        return self.items * self.tokens * sum(dtype.itemsize for dtype in COLUMNS.values())
+        return self.nbytes_of(self.items, self.tokens)
+
+    @staticmethod
+    def nbytes_of(items: int, tokens: int) -> int:
+        """Return the bytes of the tokens of a group of this size."""
+        return items * tokens * sum(dtype.itemsize for dtype in COLUMNS.values())
 
     def entry(self, serial: int) -> dict[str, Array]:
         """Return the columns of the group with this serial number, a row for each item."""

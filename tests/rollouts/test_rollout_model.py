@@ -96,6 +96,8 @@ class Rollouts(RuleBasedStateMachine):
         self.leases: list[Leased] = []
         self.acknowledged: set[int] = set()
         self.batch_numbers: dict[int, int] = {}
+        self.attempts: dict[tuple[int, int], int] = {}
+        self.restarts = 0
 
     @initialize(
         table=tables(),
@@ -428,6 +430,7 @@ class Rollouts(RuleBasedStateMachine):
             self.server.close(restart=True)
         self.table.close()
         before = self.table
+        self.restarts += 1
         self.open_table()
         self.ways[0] = self.table
         # Users in this process have to look for it.
@@ -455,7 +458,11 @@ class Rollouts(RuleBasedStateMachine):
         numbers = batch.group_ids.tolist()
         assert self.batch_numbers.setdefault(made.number, batch.number) == batch.number
         assert not self.acknowledged.intersection(numbers), "a group was delivered twice"
-        assert (batch.lease[2] > 1) == (share.attempt > 1)
+        number, rank, attempt = batch.lease
+        assert attempt > self.attempts.get((number, rank), 0)
+        # A table that is opened again counts on at a number that no delivery had before.
+        assert attempt == share.attempt or self.restarts
+        self.attempts[number, rank] = attempt
         if share.groups is not None:
             assert numbers == share.groups
         elif self.ranks == 1:
