@@ -88,7 +88,7 @@ class Reserver:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._condition = threading.Condition(threading.Lock())
-        self._asks: deque[Ask] = deque()
+        self._asks: list[Ask] = []
         self._thread: threading.Thread | None = None
         self._closed: EchoicError | None = None
 
@@ -120,48 +120,49 @@ class Reserver:
         """Have all tasks that wait, and will wait, raise the error."""
         with self._condition:
             self._closed = error
-            asks = list(self._asks)
-            self._asks.clear()
+            asks, self._asks = self._asks, []
             self._condition.notify()
         self._fail(asks, error)
 
     def _run(self) -> None:
+        worker = self._worker
         while True:
             with self._condition:
+                # They stay until they have something, so that a close finds them.
+                self._asks = [ask for ask in self._asks if not ask.future.done()]
                 while not self._asks and self._closed is None:
                     self._condition.wait()
                 if self._closed is not None:
                     return
                 kind = self._asks[0].kind
                 asks = [ask for ask in self._asks if ask.kind == kind]
-                for ask in asks:
-                    self._asks.remove(ask)
-            asks = [ask for ask in asks if not ask.future.cancelled()]
-            if not asks:
-                continue
             # The first key of each, then what may be reserved ahead.
             wanted = [(ask, ask.keys[0]) for ask in asks]
             wanted += [(ask, key) for ask in asks for key in ask.keys[1:]]
             del wanted[_MOST:]
             try:
-                given = self._worker._reserve([key for _, key in wanted], *kind)
+                given = worker._reserve([key for _, key in wanted], *kind)
             except BaseException as error:
+                with self._condition:
+                    self._asks = [ask for ask in self._asks if ask not in asks]
                 self._fail(asks, error)
                 continue
-            for (ask, _), one in zip(wanted, given, strict=False):
-                ask.given.append(one)
-            with self._condition:
-                self._asks.extendleft(reversed([ask for ask in asks if not ask.given]))
             by_loop: dict[asyncio.AbstractEventLoop, list[Ask]] = {}
-            for ask in asks:
-                if ask.given:
-                    by_loop.setdefault(ask.loop, []).append(ask)
+            with self._condition:
+                if self._closed is not None:
+                    worker._discard(given)
+                    return
+                for (ask, _), one in zip(wanted, given, strict=False):
+                    if not ask.given:
+                        by_loop.setdefault(ask.loop, []).append(ask)
+                    ask.given.append(one)
+                self._asks = [ask for ask in self._asks if not ask.given]
             for loop, some in by_loop.items():
                 try:
                     loop.call_soon_threadsafe(self._deliver, some)
                 except RuntimeError:
                     # The loop was closed.
-                    self._worker._discard([one for ask in some for one in ask.given])
+                    worker._discard([one for ask in some for one in ask.given])
 
     def _deliver(self, asks: Sequence[Ask]) -> None:
         """Give tasks of the running loop what was reserved for them."""

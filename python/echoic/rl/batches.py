@@ -9,7 +9,7 @@ from echoic.errors import ClosedError, EchoicError
 from echoic.rl.background import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator
+    from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 
     from typing_extensions import Self
 
@@ -36,26 +36,8 @@ class Batches:
     def __next__(self) -> RolloutBatch:
         """Acknowledge the batch before, and wait for the next one."""
         if self._iterator is None:
-            self._iterator = self._each()
+            self._iterator = _each(self._table, self._how)
         return next(self._iterator)
-
-    def _each(self) -> Generator[RolloutBatch, None, None]:
-        table = self._table()
-        while True:
-            try:
-                batch = table.sample(**self._how)
-            except ClosedError:
-                return
-            try:
-                yield batch
-            except BaseException:
-                _settle(table, batch)
-                raise
-            try:
-                if not batch.is_over:
-                    batch.ack()
-            except ClosedError:
-                return
 
     async def __aiter__(self) -> AsyncGenerator[RolloutBatch, None]:
         """Yield batches without holding up the loop."""
@@ -75,6 +57,28 @@ class Batches:
                     await in_thread(batch.ack)
             except ClosedError:
                 return
+
+
+def _each(
+    find: Callable[[], RolloutTable], how: Mapping[str, Any]
+) -> Generator[RolloutBatch, None, None]:
+    """Yield batches; apart from the class, so that it ends when a loop is left."""
+    table = find()
+    while True:
+        try:
+            batch = table.sample(**how)
+        except ClosedError:
+            return
+        try:
+            yield batch
+        except BaseException:
+            _settle(table, batch)
+            raise
+        try:
+            if not batch.is_over:
+                batch.ack()
+        except ClosedError:
+            return
 
 
 def _return(batch: RolloutBatch) -> None:

@@ -196,8 +196,8 @@ class Item:
         if group._at_once:
             group._worker._post(self._calls(), group._loop)
 
-    def _join(self) -> None:
-        """Join what was written in several calls."""
+    def _join(self) -> dict[str, Any]:
+        """Join what was written in several calls; return the columns."""
         parts = [(self._columns or {}, self._version), *(self._more or ())]
         self._more = None
         names = parts[0][0].keys()
@@ -215,6 +215,7 @@ class Item:
             self._version = np.concatenate(
                 [np.broadcast_to(one, count) for one, count in zip(versions, counts, strict=True)]
             )
+        return self._columns
 
     def _calls(self) -> Iterator[Call]:
         """Yield the calls that send what was written."""
@@ -386,44 +387,50 @@ class Group:
 
     # What the end of its block sends.
 
-    def _calls(self) -> Iterator[Call]:
-        """Yield the calls that send the items: one, if all are whole and alike."""
+    def _calls(self) -> list[Call]:
+        """Return the calls that send the items: one, if all are whole and alike."""
         items = self._items
         self._is_sent = self._at_once = True
         if items is None:
-            return
+            return []
+        calls: list[Call] = []
         whole: list[Item] = []
+        names = ends = 0
+        is_open = False
         for item in items:
             columns, fields = item._columns, item._fields
-            if columns is not None and fields is not None and not item._segments:
-                if whole and not (
-                    columns.keys() == whole[0]._columns.keys()  # type: ignore[union-attr]
-                    and fields.keys() == whole[0]._fields.keys()  # type: ignore[union-attr]
-                ):
-                    yield self._whole(whole)
+            if columns is None or fields is None or item._segments:
+                if whole:
+                    calls.append(self._whole(whole))
                     whole = []
-                whole.append(item)
+                calls.extend(item._calls())
+                is_open = is_open or fields is None
                 continue
-            if whole:
-                yield self._whole(whole)
-                whole = []
-            yield from item._calls()
+            if item._more is not None:
+                columns = item._join()
+            if len(columns) != names or len(fields) != ends:
+                if whole:
+                    calls.append(self._whole(whole))
+                    whole = []
+                names, ends = len(columns), len(fields)
+            whole.append(item)
         if whole:
-            yield self._whole(whole)
-        if all(item._fields is not None for item in items):
+            calls.append(self._whole(whole))
+        if not is_open:
             # An item refers to its group, so a list of them would keep both from being freed.
             self._items = None
+        return calls
 
     def _whole(self, items: Sequence[Item]) -> Call:
-        """Return the call that sends whole items, whose columns and fields have the same names."""
-        for item in items:
-            if item._more is not None:
-                item._join()
+        """Return the call that sends whole items, which have equally many columns and fields."""
         written: list[Any] = [item._columns for item in items]
         ended: list[Any] = [item._fields for item in items]
-        columns = {name: [one[name] for one in written] for name in written[0]}
-        fields = {name: [one[name] for one in ended] for name in ended[0]}
-        versions: Any = [item._version for item in items]
+        try:
+            columns = {name: [one[name] for one in written] for name in written[0]}
+            fields = {name: [one[name] for one in ended] for name in ended[0]}
+        except KeyError as error:
+            raise SpecError(f"an item of {self!r} has no {error}, and others have it") from None
+        versions = [item._version for item in items]
         blobs = None
         for item in items:
             if item._blobs is not None:
@@ -432,9 +439,6 @@ class Group:
         size = 0
         if self._loop is not None:
             size = sum(sum(map(_bytes_of, values)) for values in columns.values())
-        for item in items:
-            item._columns = item._blobs = None
-            item._fields = _SENT
         send = partial(
             self._table.append_flat,
             self._hold,
@@ -447,6 +451,9 @@ class Group:
             self._priority,
             False,
         )
+        for item in items:
+            item._columns = item._blobs = None
+            item._fields = _SENT
         return self, send, size
 
     # Its block.

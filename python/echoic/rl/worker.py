@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -53,6 +54,8 @@ _MOST_CALLS, _MOST_BYTES = 32, 64 << 20
 _SLICE = 0.25
 # Seconds that the end of a block waits when an exception ended it.
 _ERROR_TIMEOUT = 1.0
+# The most seconds for which a close lets calls that wait return what they get.
+_GRACE = 0.05
 # Seconds of a lease of batches.
 _LEASE = 600.0
 
@@ -140,7 +143,9 @@ class Worker:
         self._outboxes: dict[asyncio.AbstractEventLoop, Outbox] = {}
         self._reserver = Reserver(self)
         self._keeper = Keeper(self)
+        # The highest version of a reservation, and an entry for each call that waits for some.
         self._reserved = 0
+        self._waits: list[None] = []
 
     # Its connection.
 
@@ -246,24 +251,26 @@ class Worker:
         if self._errors:
             self._raise()
         native, version = self._native, self._version
-        is_sliced = resumes or self._connection._server is not None
-        while True:
-            if resumes:
+        timeout = _SLICE if resumes or self._connection._server is not None else None
+        given: list[Given | Resumed] = []
+        self._waits.append(None)
+        try:
+            while not given and not self._is_closed:
                 with contextlib.suppress(WaitTimeoutError):
-                    found = native.resume_reservation(source, None, 0)
-                    self._keeper.start()
-                    return [found]
-            try:
-                given = native.reserve(
-                    len(keys), source, keys, version, None, _SLICE if is_sliced else None
-                )
-            except WaitTimeoutError:
-                if self._is_closed:
-                    raise ClosedError(f"{self!r} is closed") from None
-                continue
-            self._keeper.start()
-            self._reserved = max(self._reserved, given[0][3])
-            return given
+                    if resumes:
+                        given = [native.resume_reservation(source, None, 0)]
+                with contextlib.suppress(WaitTimeoutError):
+                    if not given:
+                        given = native.reserve(len(keys), source, keys, version, None, timeout)
+                        self._reserved = max(self._reserved, given[0][3])
+            if self._is_closed:
+                if given:
+                    self._discard(given)
+                raise ClosedError(f"{self!r} is closed")
+        finally:
+            self._waits.pop()
+        self._keeper.start()
+        return given
 
     def _reserve_now(self, group: Group) -> None:
         """Reserve a group that has no reservation; wait for it."""
@@ -350,7 +357,7 @@ class Worker:
         answer.forget()
         self._pending.append((answer, group, size))
         self._pending_bytes += size
-        if self._pending[0][0].is_ready:
+        if len(self._pending) >= _MOST_CALLS // 2:
             self._collect()
 
     def _has_room(self, size: int) -> bool:
@@ -442,6 +449,10 @@ class Worker:
         for group in list(self._open):
             group._end(GeneratorExit)
         self._keeper.close()
+        # What was given back may be granted to a call of this worker that waits, which returns it.
+        end = time.monotonic() + _GRACE
+        while self._waits and time.monotonic() < end:
+            time.sleep(_GRACE / 50)
         try:
             self.flush(timeout)
         finally:
