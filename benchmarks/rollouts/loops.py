@@ -172,11 +172,9 @@ class Threads:
 
 
 def _write(group: Any, groups: Groups, serial: int) -> None:
-    columns, rewards = groups.entry(serial), groups.rewards(serial)
-    for item in group:
-        at = item.index
-        item.write(**{name: column[at] for name, column in columns.items()})
-        item.done(reward=rewards[at])
+    for item, columns in zip(group, groups.rows(serial), strict=True):
+        item.write(**columns)
+        item.done(reward=serial)
 
 
 ENGINE = EchoicRuns()
