@@ -149,7 +149,7 @@ def test_256_tasks_that_wait_and_one_that_samples_share_a_loop(make: Any, listen
     asyncio.run(asyncio.wait_for(main(), 30))
     # One that reserves, one that keeps reservations, and one for a call of the task that samples.
     ours = {name for name in threads if name.startswith("echoic-rl")}
-    assert ours == {"echoic-rl-reserve", "echoic-rl-keep", "echoic-rl-call"} or len(ours) <= 3
+    assert ours == {"echoic-rl-reserve", "echoic-rl-renew", "echoic-rl-call"} or len(ours) <= 3
 
 
 @pytest.mark.parametrize("listen", [None, "tcp"])
@@ -273,6 +273,12 @@ def test_a_refused_group_is_named_by_a_later_call(make: Any, listen: Any) -> Non
     until(lambda: run.stats().running == 0)
 
 
+def write_and_flush(worker: echoic.rl.Worker, handle: str) -> None:
+    """Write to an item of another worker."""
+    worker.item(handle).write(tokens=[1], logprobs=[0.0])
+    worker.flush()
+
+
 @pytest.mark.parametrize("listen", [None, "tcp"])
 def test_another_process_ends_an_item_by_its_handle(make: Any, listen: Any) -> None:
     run = make(listen, batch=1)
@@ -297,10 +303,24 @@ def test_another_process_ends_an_item_by_its_handle(make: Any, listen: Any) -> N
             handle = group.items[0].handle
             group.fail()
         until(lambda: run.stats().running == 0)
-        late = judge.item(handle)
-        late.done(reward=1.0)
+
+        async def judge_later() -> str:
+            late = judge.item(handle)
+            late.done(reward=1.0)
+            await judge.aflush()
+            return late.group.status
+
+        assert asyncio.run(judge_later()) == "dropped"
+        with worker.group("twice") as group:
+            group.items[0].write(tokens=[1], logprobs=[0.0])
+            group.items[0].done(reward=0.0)
+        worker.flush()
+        with pytest.raises(RolloutError, match="not finished"):
+            write_and_flush(judge, group.items[0].handle)
+        # An error of another process does not end the worker's group.
+        judge.item(group.items[1].handle).done(reward=0.0)
         judge.flush()
-        assert late.group.status == "dropped"
+        assert run.sample(timeout=20).keys == ["twice"]
         with pytest.raises(ValueError, match="handle"):
             judge.item("7")
 

@@ -9,15 +9,15 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from echoic.errors import EchoicError
+from echoic.errors import EchoicError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from echoic.rl.group import Call
-    from echoic.rl.worker import Given, Resumed, Worker
+    from echoic.rl.worker import Given, Worker
 
-__all__ = ["Keeper", "Outbox", "Reserver", "in_thread"]
+__all__ = ["Renewer", "Reserver", "SendQueue", "in_thread"]
 
 Value = TypeVar("Value")
 
@@ -25,7 +25,7 @@ Value = TypeVar("Value")
 _IDLE = 0.02
 # How many groups are reserved at once.
 _MOST = 1024
-# Seconds that closing waits for what the keeper still does.
+# Seconds that closing waits for what the renewer still does.
 _END = 5.0
 # Seconds between two looks whether there is room to send.
 _FIRST_LOOK, _LAST_LOOK = 0.001, 0.02
@@ -76,10 +76,10 @@ class Ask:
 
     def __init__(self, keys: Sequence[str], source: str, resumes: bool) -> None:
         self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[list[Given | Resumed]] = self.loop.create_future()
+        self.future: asyncio.Future[list[Given]] = self.loop.create_future()
         # What it has in common with others that are asked for with it.
         self.keys, self.kind = keys, (source, resumes)
-        self.given: list[Given | Resumed] = []
+        self.given: list[Given] = []
 
 
 class Reserver:
@@ -92,10 +92,9 @@ class Reserver:
         self._thread: threading.Thread | None = None
         self._closed: EchoicError | None = None
 
-    async def reserve(
-        self, keys: Sequence[str], source: str, resumes: bool
-    ) -> list[Given | Resumed]:
+    async def reserve(self, keys: Sequence[str], source: str, resumes: bool) -> Sequence[Given]:
         """Wait until the first key can be reserved; return reservations for the first keys."""
+        self._worker._raise()
         ask = Ask(keys, source, resumes)
         with self._condition:
             if self._closed is not None:
@@ -182,15 +181,17 @@ class Reserver:
                 ask.loop.call_soon_threadsafe(fail, ask)
 
 
-class Keeper:
+class Renewer:
     """A thread that renews reservations, and gives back those that are not used."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._condition = threading.Condition(threading.Lock())
+        self._condition = (
+            threading.Condition()
+        )  # Reentrant: a collected iterator gives reservations back.
         self._jobs: deque[Callable[[], object]] = deque()
         self._thread: threading.Thread | None = None
-        self._is_closed = False
+        self._is_closed = self._is_busy = False
         # Whether it looks after reservations that were taken ahead.
         self._is_watching = False
 
@@ -199,7 +200,7 @@ class Keeper:
         with self._condition:
             if self._thread is None and not self._is_closed:
                 self._thread = threading.Thread(
-                    target=self._run, name="echoic-rl-keep", daemon=True
+                    target=self._run, name="echoic-rl-renew", daemon=True
                 )
                 self._thread.start()
 
@@ -221,6 +222,18 @@ class Keeper:
         with contextlib.suppress(EchoicError):
             job()
 
+    def drain(self, timeout: float | None) -> None:
+        """Wait until the functions so far have run.
+
+        Raises:
+            WaitTimeoutError: If they have not in time.
+        """
+        if self._jobs or self._is_busy:
+            done = threading.Event()
+            self.do(done.set)
+            if not done.wait(timeout):
+                raise WaitTimeoutError("timed out: calls for items of others are being sent")
+
     def close(self) -> None:
         """End the thread when its jobs are done, and wait for it."""
         with self._condition:
@@ -237,12 +250,14 @@ class Keeper:
                 if not self._jobs and not self._is_closed:
                     self._condition.wait(_IDLE if self._is_watching else worker._renew_every)
                 jobs = list(self._jobs)
+                self._is_busy = bool(jobs)
                 self._jobs.clear()
                 if self._is_closed and not jobs:
                     return
             for job in jobs:
                 with contextlib.suppress(EchoicError):
                     job()
+            self._is_busy = False
             if self._is_watching:
                 self._is_watching = worker._give_back_idle()
             now = time.monotonic()
@@ -252,7 +267,7 @@ class Keeper:
                     worker._renew()
 
 
-class Outbox:
+class SendQueue:
     """What tasks of one loop can't send yet, in its order: a call that finds no room would wait."""
 
     def __init__(self, worker: Worker) -> None:

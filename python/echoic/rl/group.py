@@ -166,7 +166,7 @@ class Item:
         else:
             self._more.append((columns, version))
         if group._at_once:
-            group._worker._post(self._calls(), group._loop)
+            group._worker._post(list(self._calls()), group._loop)
 
     def done(
         self,
@@ -194,7 +194,7 @@ class Item:
         if priority != 1.0:
             group._priority = priority
         if group._at_once:
-            group._worker._post(self._calls(), group._loop)
+            group._worker._post(list(self._calls()), group._loop)
 
     def _join(self) -> dict[str, Any]:
         """Join what was written in several calls; return the columns."""
@@ -279,6 +279,7 @@ class Group:
         "__weakref__",
         "_at_once",
         "_hold",
+        "_is_ours",
         "_is_sent",
         "_items",
         "_loop",
@@ -308,6 +309,8 @@ class Group:
         self._priority = 1.0
         # Whether tokens are sent when they are written; whether the block is over.
         self._at_once = self._is_sent = False
+        # Whether this worker has reserved it.
+        self._is_ours = True
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def _reserved(self, given: Given) -> Self:
@@ -509,7 +512,8 @@ class Group:
             return
         try:
             await worker._post_later(self._calls())
-        except BaseException as error:
+        except Exception as error:
+            # A task that is cancelled while there is no room has sent nothing yet, but will.
             self._end(type(error))
             raise
 

@@ -11,18 +11,17 @@ from echoic.errors import RolloutError
 from echoic.rl.group import Group
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from typing_extensions import Self
 
-    from echoic.rl.worker import Given, Resumed, Worker
+    from echoic.rl.worker import Given, Worker
 
 __all__ = ["Groups", "key_of"]
 
 # The most bytes of a prompt that is its group's name.
 _NAME_BYTES = 255
-# Reservations are taken ahead for as many groups as were used in this many seconds, and at most so
-# many.
+# Reservations are taken ahead for the groups that are used in this many seconds; this many at most.
 _AHEAD, _MOST = 0.005, 64
 
 
@@ -67,7 +66,7 @@ class Groups:
         self._reads_ahead = self._sync is not None and self._sync is not prompts
         # Prompts that were read, and their keys; and reservations for the first of them.
         self._prompts: deque[tuple[Any, str]] = deque()
-        self._given: deque[Given | Resumed] = deque()
+        self._given: deque[Given] = deque()
         # How many were reserved last and when; how many groups were begun.
         self._last, self._when = 0, 0.0
         self._begun = self._seen = 0
@@ -89,6 +88,7 @@ class Groups:
                 raise StopIteration
         worker = self._worker
         while (group := self._next()) is None:
+            worker._raise()
             self._take(worker._reserve(self._wanted(), self._source, worker._partial))
         return group
 
@@ -152,7 +152,7 @@ class Groups:
             keys *= max(count, 1)
         return keys[:count] if count > 1 else keys[:1]
 
-    def _take(self, given: list[Given | Resumed]) -> None:
+    def _take(self, given: Sequence[Given]) -> None:
         self._given.extend(given)
         self._last, self._when = len(given), time.monotonic()
         if len(given) > 1:

@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from echoic.connection import Connection, connect
@@ -20,7 +21,7 @@ from echoic.errors import (
     RolloutError,
     WaitTimeoutError,
 )
-from echoic.rl.background import Keeper, Outbox, Reserver, in_thread
+from echoic.rl.background import Renewer, Reserver, SendQueue, in_thread
 from echoic.rl.batches import Batches
 from echoic.rl.group import Group, Item, parse_handle
 from echoic.rl.groups import Groups, key_of
@@ -40,15 +41,14 @@ if TYPE_CHECKING:
     from echoic.server import Server
     from echoic.weights import Subscription
 
-__all__ = ["Given", "Resumed", "Worker", "join"]
+__all__ = ["Given", "Worker", "join"]
 
-# A reservation as the core returns it: group, attempt, key, version and seconds to live.
-Given: TypeAlias = "tuple[int, int, str, int, float]"
-# That of a group that another worker began, and its items that have tokens: the index, segments and
-# tokens, whether it is done, and its columns.
-Resumed: TypeAlias = "tuple[Given, list[tuple[int, int, int, bool, dict[str, Any]]]]"
+# A reservation as the core returns it: group, attempt, key, version and seconds to live. For a
+# group that another worker began, a pair: that, and the index, segments and tokens of each item
+# that has some, whether it is done, and its columns.
+Given: TypeAlias = "tuple[Any, ...]"
 
-# A connection has at most so many calls, or bytes, without an answer; the next would wait.
+# Calls of a connection, and their bytes, that may be without an answer; the next would wait.
 _MOST_CALLS, _MOST_BYTES = 32, 64 << 20
 # Seconds of one wait where a close does not end it.
 _SLICE = 0.25
@@ -100,7 +100,7 @@ def join(
         (array([4, 2, 4, 2], dtype=int32), ['6 * 7'])
         >>> run.close()
     """
-    server = getattr(address, "server", address)
+    server: Any = getattr(address, "server", address)
     name = name or f"{socket.gethostname()}:{os.getpid()}"
     link = connect(server, token=token, name=name, **connection)
     return Worker(link, name=name, partial=partial, table=table)
@@ -138,11 +138,11 @@ class Worker:
         # Calls without an answer, in their order, and the bytes of their tokens.
         self._pending: deque[tuple[RolloutCall, Group, int]] = deque()
         self._pending_bytes = 0
-        self._errors: deque[EchoicError] = deque()
+        self._errors: deque[Exception] = deque()
         self._iterations: weakref.WeakSet[Groups] = weakref.WeakSet()
-        self._outboxes: dict[asyncio.AbstractEventLoop, Outbox] = {}
+        self._send_queues: dict[asyncio.AbstractEventLoop, SendQueue] = {}
         self._reserver = Reserver(self)
-        self._keeper = Keeper(self)
+        self._renewer = Renewer(self)
         # The highest version of a reservation, and an entry for each call that waits for some.
         self._reserved = 0
         self._waits: list[None] = []
@@ -240,19 +240,20 @@ class Worker:
         group = Group(self, None, "", "")
         group._table, group._hold = self._native, hold
         group._is_sent = group._at_once = True
-        group.version = self._joined.version if self._version is None else self._version  # type: ignore[union-attr]
+        with contextlib.suppress(RuntimeError):
+            group._loop = asyncio.get_running_loop()
+        group._is_ours = False
+        group.version = self.version
         item = Item(group, index)
         item._segments = None
         return item
 
-    def _reserve(self, keys: Sequence[str], source: str, resumes: bool) -> list[Given | Resumed]:
+    def _reserve(self, keys: Sequence[str], source: str, resumes: bool) -> Sequence[Given]:
         """Wait for reservations for the first of some keys, or for a group to go on with."""
         self._connected()
-        if self._errors:
-            self._raise()
         native, version = self._native, self._version
         timeout = _SLICE if resumes or self._connection._server is not None else None
-        given: list[Given | Resumed] = []
+        given: Sequence[Given] = ()
         self._waits.append(None)
         try:
             while not given and not self._is_closed:
@@ -269,11 +270,12 @@ class Worker:
                 raise ClosedError(f"{self!r} is closed")
         finally:
             self._waits.pop()
-        self._keeper.start()
+        self._renewer.start()
         return given
 
     def _reserve_now(self, group: Group) -> None:
         """Reserve a group that has no reservation; wait for it."""
+        self._raise()
         (given,) = self._reserve([group.key], group._source, resumes=False)
         group._reserved(given)
 
@@ -282,7 +284,7 @@ class Worker:
         (given,) = await self._reserver.reserve([group.key], group._source, resumes=False)
         group._reserved(given)
 
-    def _discard(self, given: Sequence[Given | Resumed]) -> None:
+    def _discard(self, given: Sequence[Given]) -> None:
         """Give back reservations that are not used."""
         if begun := [one[0][:2] for one in given if len(one) == 2]:
             self._suspend(self._native, begun)
@@ -290,15 +292,15 @@ class Worker:
             self._give_back(self._native, unused)
 
     def _give_back(self, table: NativeTable, holds: Sequence[tuple[int, int]]) -> None:
-        self._keeper.do(lambda: table.fail(holds))
+        self._renewer.do(lambda: table.fail(holds))
 
     def _suspend(self, table: NativeTable, holds: Sequence[tuple[int, int]]) -> None:
-        self._keeper.do(lambda: table.suspend(holds))
+        self._renewer.do(lambda: table.suspend(holds))
 
     def _watch(self, groups: Groups) -> None:
         """Give reservations of an iteration back when they are not used soon."""
         self._iterations.add(groups)
-        self._keeper.watch()
+        self._renewer.watch()
 
     def _give_back_idle(self) -> bool:
         """Give back reservations that were not used since the last call; whether some are left."""
@@ -317,28 +319,36 @@ class Worker:
 
     # What is sent.
 
-    def _post(self, calls: Iterable[Call], loop: asyncio.AbstractEventLoop | None) -> None:
+    def _post(self, calls: Sequence[Call], loop: asyncio.AbstractEventLoop | None) -> None:
         """Send calls; wait for room, unless they are those of a loop."""
         if loop is None:
             for call in calls:
                 self._send(call)
+        elif any(not group._is_ours for group, _, _ in calls):
+            # Such a call waits for an answer first, which says how far the item is.
+            for call in calls:
+                self._renewer.do(partial(self._try_to_send, call))
         else:
-            self._outbox().post(list(calls), is_awaited=False)
+            self._send_queue().post(calls, is_awaited=False)
 
-    async def _post_later(self, calls: Iterable[Call]) -> None:
+    async def _post_later(self, calls: Sequence[Call]) -> None:
         """Send calls, without holding up the loop."""
-        future = self._outbox().post(list(calls), is_awaited=True)
+        queue = self._send_queue()
+        future = queue.post(calls, is_awaited=True)
         if future is not None:
             await future
+        elif not calls:
+            # Of a group whose tokens were posted when they were written.
+            await queue.empty()
 
-    def _outbox(self) -> Outbox:
+    def _send_queue(self) -> SendQueue:
         loop = asyncio.get_running_loop()
-        found = self._outboxes.get(loop)
+        found = self._send_queues.get(loop)
         if found is None:
-            self._outboxes = {
-                one: box for one, box in self._outboxes.items() if not one.is_closed()
+            self._send_queues = {
+                one: box for one, box in self._send_queues.items() if not one.is_closed()
             }
-            found = self._outboxes[loop] = Outbox(self)
+            found = self._send_queues[loop] = SendQueue(self)
         return found
 
     def _send(self, call: Call) -> None:
@@ -359,6 +369,13 @@ class Worker:
         self._pending_bytes += size
         if len(self._pending) >= _MOST_CALLS // 2:
             self._collect()
+
+    def _try_to_send(self, call: Call) -> None:
+        """Send something of a group; keep its error."""
+        try:
+            self._send(call)
+        except Exception as error:
+            self._failed(call[0], error)
 
     def _has_room(self, size: int) -> bool:
         """Whether a call of this many bytes would not wait."""
@@ -395,14 +412,14 @@ class Worker:
 
     def _failed(self, group: Group, error: Exception) -> None:
         """Keep the error of a call that was not waited for."""
-        if group._word != "rejected":
+        if group._is_ours and group._word != "rejected":
             group._word = "rejected"
             self._give_back(group._table, [group._hold])
         self._errors.append(error)
 
     def _raise(self) -> None:
         """Raise the first error of a call that was not waited for."""
-        with contextlib.suppress(IndexError):
+        if self._errors:
             raise self._errors.popleft()
 
     def flush(self, timeout: float | None = None) -> None:
@@ -416,6 +433,7 @@ class Worker:
             EchoicError: If something was refused; a note names its group, which was given up. Each
                 call raises one such error, and so does the next group.
         """
+        self._renewer.drain(timeout)
         if self._native is not None and self._pending:
             self._native.flush(timeout)
         self._collect()
@@ -423,7 +441,7 @@ class Worker:
 
     async def aflush(self) -> None:
         """Wait as :meth:`flush` does, without holding up the loop."""
-        await self._outbox().empty()
+        await self._send_queue().empty()
         await in_thread(self.flush)
 
     def close(self, timeout: float | None = None) -> None:
@@ -448,7 +466,7 @@ class Worker:
             groups._end()
         for group in list(self._open):
             group._end(GeneratorExit)
-        self._keeper.close()
+        self._renewer.close()
         # What was given back may be granted to a call of this worker that waits, which returns it.
         end = time.monotonic() + _GRACE
         while self._waits and time.monotonic() < end:
@@ -460,11 +478,12 @@ class Worker:
                 self._subscription.close()
             self._connection.close(timeout)
 
-    async def aclose(self) -> None:
+    async def aclose(self, timeout: float | None = None) -> None:
         """Close the worker as :meth:`close` does, without holding up the loop."""
         if not self._is_closed:
-            await self._outbox().empty()
-        await in_thread(self.close)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._send_queue().empty(), timeout)
+        await in_thread(lambda: self.close(timeout))
 
     # Weights.
 
@@ -568,7 +587,7 @@ class Worker:
             await self.aclose()
         else:
             with contextlib.suppress(EchoicError):
-                await in_thread(lambda: self.close(_ERROR_TIMEOUT))
+                await self.aclose(_ERROR_TIMEOUT)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle where the run is: the copy joins it as another worker."""
