@@ -21,7 +21,7 @@ import pytest
 import tiers
 from echoic.errors import LeaseError, WaitTimeoutError
 from echoic.rollouts import Reservation, RolloutTable
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -536,10 +536,16 @@ class Rollouts(RuleBasedStateMachine):
 _NOTHING = type("Nothing", (), {"versions": []})
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_table_does_what_the_model_says() -> None:
-    examples, steps = tiers.size((15, 40), (1500, 80))
+    examples, steps = tiers.size((15, 40), (800, 80))
     run_state_machine_as_test(
         Rollouts,
-        settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None),
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            # A server and its connections are opened for each example.
+            suppress_health_check=[HealthCheck.too_slow],
+        ),
     )
