@@ -19,7 +19,7 @@ from echoic.integrations.verifiers import add_rollout, to_columns
 from polling import free_port
 
 if TYPE_CHECKING:
-    from echoic.rollouts import RolloutBatch, RolloutTable
+    from echoic.rollouts import RolloutTable
 
 # What these libraries warn of is theirs.
 pytestmark = [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from echoic.errors import RolloutError
 from echoic.integrations.tensordict import rows, to_tensordict
 from echoic.rollouts import RolloutTable
 from rollout_answers import add
