@@ -418,7 +418,7 @@ fn ledger_changes() -> Vec<Vec<u8>> {
     let hold = Hold { group: 6, attempt: 0 };
     let holds = vec![hold, Hold { group: 7, attempt: 0 }];
     let lease = Lease { batch: 1, rank: 0, attempt: 1 };
-    let key = |key: &str| Reserve { count: 1, key: key.into(), ..Reserve::default() };
+    let key = |key: &str| Reserve { count: 1, keys: vec![key.into()], ..Reserve::default() };
     let all = [
         Change::Reserve(Reserve {
             count: 3,

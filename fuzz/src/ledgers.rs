@@ -74,9 +74,9 @@ pub fn want(rank: u32, lease_ms: Option<u64>) -> Change {
 pub fn started(choice: u8) -> Ledger {
     let mut ledger = Ledger::new(config(choice)).expect("settings that can work");
     let reserve = |key: &str| {
-        let (source, key) = ("worker".to_owned(), key.to_owned());
-        let count = if key.is_empty() { 7 } else { 1 };
-        Change::Reserve(Reserve { count, source, key, version: Some(0), ttl_ms: None })
+        let source = "worker".to_owned();
+        let (count, keys) = if key.is_empty() { (7, Vec::new()) } else { (1, vec![key.into()]) };
+        Change::Reserve(Reserve { count, source, keys, version: Some(0), ttl_ms: None })
     };
     let Ok(Outcome::Reserved(reservations)) = ledger.apply(0, &reserve("")) else { return ledger };
     let _ = ledger.apply(0, &reserve("named"));

@@ -1556,7 +1556,7 @@ class RolloutTable:
         self,
         count: int,
         source: str,
-        key: str,
+        keys: Sequence[str],
         version: int | None,
         ttl: float | None,
         timeout: float | None,
@@ -1590,6 +1590,7 @@ class RolloutTable:
         columns: dict[str, Any],
         versions: Any,
         fields: dict[str, Any],
+        blobs: Sequence[dict[str, bytes] | None] | None,
         priority: float,
         wait: bool = True,
     ) -> str | RolloutCall:

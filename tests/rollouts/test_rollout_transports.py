@@ -602,3 +602,68 @@ def test_clients_wait_for_another_server_only_if_there_may_be_one(
         with echoic.Server(make(**settings), listen=address).start():
             status = "running" if kept else "expired"
             assert reservation.add(columns(1), ends()) == status
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_group_of_arrays_for_each_item(serve: Callable[..., Served], wait: bool) -> None:
+    # Blobs of more bytes than are sent as they lie are split between requests.
+    served = serve(batch_groups=3, max_blob_bytes=6 << 20)
+    items = [columns(2), columns(0), columns(5, 3)][::2]
+    apart = {name: [item[name] for item in items] for name in COLUMNS}
+    fields = {"reward": [0.5, 1], "prompt": np.array([7, 8])}
+    image = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    for blobs in ([{"image": image, "text": "a"}, None], [{"raw": bytes(5 << 20)}] * 2, None):
+        reservation = served.remote.reserve()
+        reservation.add_items(
+            None, apart, fields, versions=[4, [1, 1, 2, 2, 2]], blobs=blobs, wait=wait
+        )
+        assert reservation.status == "complete"
+    batch = served.table.sample()
+    assert [item["tokens"].tolist() for item in batch] == [[0, 1], [3, 4, 5, 6, 7]] * 3
+    assert batch["reward"].tolist() == [0.5, 1] * 3
+    assert batch["prompt"].tolist() == [7, 8] * 3
+    assert batch.versions.tolist() == [4, 4, 1, 1, 2, 2, 2] * 3
+    assert (batch.blobs(0)["text"], batch.blobs(1), batch.blobs(4)) == ("a", {}, {})
+    np.testing.assert_array_equal(batch.blobs(0)["image"], image)
+    assert batch.blobs(2)["raw"] == batch.blobs(3)["raw"] == bytes(5 << 20)
+
+
+def test_items_that_do_not_go_together_are_refused(serve: Callable[..., Served]) -> None:
+    reservation = serve(max_blob_bytes=100).remote.reserve()
+    apart = {name: [column, column] for name, column in columns(3).items()}
+    fields: dict[str, Any] = {"reward": [0.5, 1.0], "prompt": [1, 2]}
+    name = "x" * 256
+    for wrong, text in [
+        ({"columns": {**apart, "mask": apart["mask"][:1]}}, "'mask': expected 2 items, got 1"),
+        ({"columns": {**apart, "mask": [np.ones(3, np.uint8), [1]]}}, "3 values of item 1"),
+        ({"columns": columns(3)}, "one axis"),
+        ({"fields": {**fields, "reward": [0.5]}}, "'reward': expected 2 values, got 1"),
+        ({"fields": {**fields, "prompt": [1, 2.5]}}, "'prompt': expected dtype int64"),
+        ({"versions": [1, 2, 3]}, "each of 2 items; got 3"),
+        ({"versions": [1, [1, 2]]}, "each of 3 tokens; got 2"),
+        ({"blobs": [None]}, "blobs: expected a mapping or None for each of 2 items, got 1"),
+        ({"blobs": [{name: b""}, None]}, "name of a blob"),
+        ({"blobs": [{"raw": bytes(100)}, None]}, "max_blob_bytes"),
+    ]:
+        with pytest.raises((SpecError, RolloutError), match=text):
+            reservation.add_items(None, **{"columns": apart, "fields": fields, **wrong})
+    # Nothing of them was added: the first item of a refused call can be one that was taken.
+    assert reservation.add_items(None, apart, fields) == "complete"
+
+
+def test_groups_are_reserved_in_the_order_of_their_keys(serve: Callable[..., Served]) -> None:
+    remote = serve(max_running=3).remote
+    reservations = remote.reserve_many(keys=["a", "b", "a", "c"], source="w")
+    assert [reservation.key for reservation in reservations] == ["a", "b", "a"]
+    for reservation, reward in zip(reservations, (0, 1, 2), strict=True):
+        fill(reservation, [reward, reward])
+    assert remote.sample().keys == ["a", "b"]
+    assert [one.key for one in remote.reserve_many(keys=iter(["d"]))] == ["d"]
+    assert remote.reserve_many(keys=[]) == []
+    with pytest.raises(RolloutError, match="bytes of keys must be at most 262144"):
+        remote.reserve_many(keys=["x" * 255] * 1029)
+    with pytest.raises(RolloutError, match="key of a group"):
+        remote.reserve_many(keys=["ok", "x" * 256])
+    for wrong in ({}, {"count": 1, "keys": ["a"]}):
+        with pytest.raises(TypeError, match="expected count or keys"):
+            remote.reserve_many(**wrong)

@@ -520,7 +520,7 @@ fn survives(server: &Server, table: &RolloutTable, dial: impl Fn() -> Box<dyn Di
             let client = open();
             for key in 0..count {
                 let reserve =
-                    Reserve { count: 1, key: format!("group {key}"), ..Reserve::default() };
+                    Reserve { count: 1, keys: vec![format!("group {key}")], ..Reserve::default() };
                 let reserve = Change::Reserve(Reserve { source: "tests".into(), ..reserve });
                 let reservations =
                     reservations(soon(|wait| client.call(0, &[reserve], wait)).unwrap());
@@ -1045,8 +1045,11 @@ fn a_name_that_is_too_long_is_refused_and_the_connection_goes_on() {
                 let (expected, got) = ("of at most 255 bytes".into(), format!("one of {len}"));
                 Err(ChangeError::Value { what: what.to_owned().into(), expected, got })
             };
-            let keyed =
-                Change::Reserve(Reserve { count: 1, key: name.clone(), ..Reserve::default() });
+            let keyed = Change::Reserve(Reserve {
+                count: 1,
+                keys: vec![name.clone()],
+                ..Reserve::default()
+            });
             assert_eq!(one(&client, keyed), refused("key of a group"));
             let sourced =
                 Change::Reserve(Reserve { count: 1, source: name.clone(), ..Reserve::default() });

@@ -240,8 +240,8 @@ fn want(size: Size) -> Want {
 }
 
 fn changes() -> Vec<Change> {
-    let reserve =
-        Reserve { count: 1, source: "s".into(), key: "k".into(), version: Some(2), ttl_ms: None };
+    let keys = vec!["k".into(), String::new()];
+    let reserve = Reserve { count: 2, source: "s".into(), keys, version: Some(2), ttl_ms: None };
     let started = Append { finish: None, ..append() };
     vec![
         Change::Reserve(reserve),

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import TypeAlias
 
-__all__ = ["Blob", "pack", "unpack"]
+__all__ = ["Blob", "pack", "pack_items", "unpack"]
 
 Blob: TypeAlias = "bytes | str | np.ndarray"
 
@@ -27,6 +27,26 @@ def pack(blobs: Mapping[str, Blob] | None) -> dict[str, bytes] | None:
     if not blobs:
         return None
     return {name: _pack(name, blob) for name, blob in blobs.items()}
+
+
+def pack_items(
+    items: Iterable[Mapping[str, Blob] | None] | None,
+) -> list[dict[str, bytes] | None] | None:
+    """Encode the blobs of several items; an object that several of them have is encoded once."""
+    if items is None:
+        return None
+    items = list(items)
+    # By identity: `items` keeps the objects.
+    packed: dict[int, bytes] = {}
+    encoded: list[dict[str, bytes] | None] = []
+    for blobs in items:
+        of_item = {}
+        for name, blob in (blobs or {}).items():
+            if (done := packed.get(id(blob))) is None:
+                done = packed[id(blob)] = _pack(name, blob)
+            of_item[name] = done
+        encoded.append(of_item or None)
+    return encoded
 
 
 def _pack(name: str, blob: Blob) -> bytes:

@@ -10,7 +10,7 @@ from echoic.errors import EchoicError, GroupNotFoundError
 from echoic.rollouts import blobs as _blobs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
     import numpy as np
@@ -215,13 +215,15 @@ class Reservation:
         columns: Mapping[str, Any],
         *,
         versions: int | Any | None = None,
+        wait: bool = True,
     ) -> str:
         """Add a segment to an item that is not complete yet.
 
         A producer that has to stop can :meth:`suspend` the group. Another producer, also with
-        another version of the policy, can :meth:`resume` it.
+        another version of the policy, can :meth:`resume` it. The arguments are those of
+        :meth:`add`.
         """
-        return self._append(item, columns, versions, None, None, 1.0)
+        return self._append(item, columns, versions, None, None, 1.0, wait=wait)
 
     def finish(
         self,
@@ -230,33 +232,44 @@ class Reservation:
         *,
         blobs: Mapping[str, Blob] | None = None,
         priority: float = 1.0,
+        wait: bool = True,
     ) -> str:
-        """Mark an item as complete."""
-        return self._append(item, None, None, fields or {}, blobs, priority)
+        """Mark an item as complete. The arguments are those of :meth:`add`."""
+        return self._append(item, None, None, fields or {}, blobs, priority, wait=wait)
 
     def add_items(
         self,
-        lengths: Sequence[int] | np.ndarray,
+        lengths: Sequence[int] | np.ndarray | None,
         columns: Mapping[str, Any],
         fields: Mapping[str, Any] | None = None,
         *,
         versions: int | Any | None = None,
+        blobs: Iterable[Mapping[str, Blob] | None] | None = None,
         priority: float = 1.0,
         wait: bool = True,
     ) -> str:
         """Add several whole items in one call, which is the fastest way.
 
         Args:
-            lengths: Number of tokens of each item.
-            columns: For each column, the values of all tokens, item after item.
+            lengths: Number of tokens of each item, or ``None`` if each item has arrays of its own.
+            columns: For each column, the values of all tokens, item after item. Without
+                ``lengths``, a sequence with an array for each item. Arrays of the column's dtype
+                are copied once.
             fields: For each field, a value of each item.
-            versions: As for :meth:`add`.
+            versions: As for :meth:`add`. Without ``lengths``, one version or a sequence with an
+                entry for each item: a version, or one for each of its tokens.
+            blobs: For each item, its blobs as for :meth:`add`, or ``None``.
             priority: As for :meth:`add`.
             wait: As for :meth:`add`.
+
+        Raises:
+            SpecError: If a column or field is missing, has another dtype, or values for another
+                number of tokens or items.
+            RolloutError: If an item has too many tokens or blobs, or there are too many items.
         """
         # Raise errors of earlier calls before this call sends anything.
         self._collect(everything=wait)
-        count = len(lengths)
+        count = len(next(iter(columns.values()), ()) if lengths is None else lengths)
         sent = _Sent(first := self._free(count), count, 0, self._next)
         version = self.version if versions is None else versions
         answer: str | RolloutCall
@@ -268,6 +281,7 @@ class Reservation:
                 dict(columns),
                 version,
                 dict(fields or {}),
+                _blobs.pack_items(blobs),
                 priority,
                 wait,
             )

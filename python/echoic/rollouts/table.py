@@ -277,20 +277,43 @@ class RolloutTable:
                 ``"PAUSED"``.
             ClosedError: If the table is closed.
         """
-        (given,) = self._native.reserve(1, source, key, version, ttl, timeout)
+        (given,) = self._native.reserve(1, source, [key], version, ttl, timeout)
         return Reservation._of(self._native, given)
 
     def reserve_many(
         self,
-        count: int,
+        count: int | None = None,
         *,
+        keys: Iterable[str] | None = None,
         source: str = "",
         version: int | None = None,
         ttl: float | None = None,
         timeout: float | None = None,
     ) -> list[Reservation]:
-        """Reserve up to ``count`` groups: wait for room for one, and reserve all that fit."""
-        reservations = self._native.reserve(count, source, "", version, ttl, timeout)
+        """Reserve several groups: wait for room for one, and reserve all that fit.
+
+        Args:
+            count: Number of groups at most, up to 4,096. Needed without ``keys``.
+            keys: The names of the groups instead, at most 255 bytes each and 256 KiB together. If
+                fewer groups fit, they are those of the first keys.
+            source: As for :meth:`reserve`.
+            version: As for :meth:`reserve`.
+            ttl: As for :meth:`reserve`.
+            timeout: As for :meth:`reserve`.
+
+        Raises:
+            TypeError: If neither ``count`` nor ``keys`` is given, or both are.
+            RolloutError: If there are too many groups or bytes of keys.
+            WaitTimeoutError: As for :meth:`reserve`.
+            ClosedError: If the table is closed.
+        """
+        if (count is None) == (keys is None):
+            raise TypeError(f"expected count or keys, got count={count!r} and keys={keys!r}")
+        names = [] if keys is None else list(keys)
+        if keys is not None and not names:
+            return []
+        count = len(names) if count is None else count
+        reservations = self._native.reserve(count, source, names, version, ttl, timeout)
         return [Reservation._of(self._native, given) for given in reservations]
 
     def acquire(

@@ -8,9 +8,10 @@ use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::codec::AppendHead;
 use echoic_replay::rollouts::item::{Finish, Item, Run, Segment};
 use echoic_replay::rollouts::ledger::Hold;
-use numpy::{PyArrayDescr, PyArrayDyn, PyArrayMethods};
+use echoic_replay::rollouts::schema::MAX_COLUMN_NAME;
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use smallvec::SmallVec;
 
 use crate::array::{self, Header, copy, scalar_bytes};
@@ -97,14 +98,28 @@ impl Named {
         columns.iter().map(one).collect()
     }
 
-    /// What a dict has under the name, as an array with a value for each place of its first axis.
-    fn values<'py>(&self, py: Python<'py>, dict: &Bound<'py, PyDict>) -> PyResult<Values<'py>> {
+    /// What a dict has under the name.
+    fn given<'py>(
+        &self,
+        py: Python<'py>,
+        dict: &Bound<'py, PyDict>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let name = self.name.bind(py);
         let Some(value) = dict.get_item(name)? else {
             let known: Vec<String> = dict.keys().iter().map(|key| key.to_string()).collect();
             let text = format!("column {name:?} is missing; got {}", known.join(", "));
             return Err(spec_error(py, text));
         };
+        Ok(value)
+    }
+
+    /// What a dict has under the name, as an array with a value for each place of its first axis.
+    fn values<'py>(&self, py: Python<'py>, dict: &Bound<'py, PyDict>) -> PyResult<Values<'py>> {
+        self.array(py, self.given(py, dict)?)
+    }
+
+    /// A value as such an array.
+    fn array<'py>(&self, py: Python<'py>, value: Bound<'py, PyAny>) -> PyResult<Values<'py>> {
         let descr = self.descr.bind(py);
         let fits = |value: &Bound<'py, PyAny>| {
             Header::of(value).is_some_and(|header| {
@@ -221,6 +236,37 @@ impl Named {
         Some(narrow.reshape(shape).map(Bound::into_any))
     }
 
+    /// The bytes of a list of numbers that need no more than a look; `None` for others, which numpy looks at.
+    fn plain_numbers(&self, py: Python<'_>, values: &Bound<'_, PyAny>) -> Option<Vec<u8>> {
+        let (values, descr) = (values.cast::<PyList>().ok()?, self.descr.bind(py));
+        let (kind, size) = (descr.kind(), self.size);
+        let mut out = Vec::with_capacity(values.len() * size);
+        for value in values.iter() {
+            if let Some(bytes) = scalar_bytes(&value, descr) {
+                out.extend_from_slice(&bytes[..size]);
+                continue;
+            }
+            let number = match kind {
+                b'f' if value.is_exact_instance_of::<PyFloat>() => value.extract::<f64>().ok()?,
+                // Whole numbers up to here are floats of either size.
+                b'f' | b'i' if value.is_exact_instance_of::<PyInt>() => {
+                    let number = value.extract::<i32>().ok()?;
+                    let is_small = number.unsigned_abs() < 1 << 24;
+                    (is_small || size == 8).then_some(f64::from(number))?
+                }
+                _ => return None,
+            };
+            match (kind, size) {
+                (b'f', 4) => out.extend_from_slice(&(number as f32).to_ne_bytes()),
+                (b'f', 8) => out.extend_from_slice(&number.to_ne_bytes()),
+                (b'i', 4) => out.extend_from_slice(&(number as i32).to_ne_bytes()),
+                (b'i', 8) => out.extend_from_slice(&(number as i64).to_ne_bytes()),
+                _ => return None,
+            }
+        }
+        Some(out)
+    }
+
     /// The bytes of a number under the name.
     fn scalar(&self, py: Python<'_>, dict: &Bound<'_, PyDict>, out: &mut Vec<u8>) -> PyResult<()> {
         let (name, descr) = (self.name.bind(py), self.descr.bind(py));
@@ -295,6 +341,60 @@ fn runs(
     Ok(runs)
 }
 
+/// How many tokens each item has, of so many in all.
+fn whole_lengths(py: Python<'_>, lengths: &Bound<'_, PyAny>, len: usize) -> PyResult<Vec<usize>> {
+    let lengths = index_numbers(lengths)?;
+    let whole = |length: &i128| usize::try_from(*length).ok().filter(|one| *one <= len);
+    let lengths: Option<Vec<usize>> = lengths.iter().map(whole).collect();
+    let total = lengths.as_ref().map(|lengths| lengths.iter().sum::<usize>());
+    let (Some(lengths), Some(total)) = (lengths, total) else {
+        return Err(spec_error(py, format!("lengths: each must be from 0 to {len}")));
+    };
+    if total != len {
+        let text = format!("lengths: expected a sum of {len}, the tokens; got {total}");
+        return Err(spec_error(py, text));
+    }
+    Ok(lengths)
+}
+
+/// The versions of items: one of all, or one of each token of them all.
+fn runs_flat(
+    py: Python<'_>,
+    versions: &Bound<'_, PyAny>,
+    lengths: &[usize],
+) -> PyResult<Vec<SmallVec<[Run; 1]>>> {
+    let each = versions.extract::<i64>().is_err();
+    let versions_of = |from: usize, to: usize| match each {
+        true => versions.get_item(pyo3::types::PySlice::new(py, from as isize, to as isize, 1)),
+        false => Ok(versions.clone()),
+    };
+    let mut all_runs = Vec::with_capacity(lengths.len());
+    let mut start = 0;
+    for length in lengths {
+        all_runs.push(runs(py, &versions_of(start, start + length)?, *length)?);
+        start += length;
+    }
+    Ok(all_runs)
+}
+
+/// The versions of items: one of all, or for each item one, or one of each of its tokens.
+fn runs_apart(
+    py: Python<'_>,
+    versions: &Bound<'_, PyAny>,
+    lengths: &[usize],
+) -> PyResult<Vec<SmallVec<[Run; 1]>>> {
+    if versions.extract::<i64>().is_ok() {
+        return lengths.iter().map(|length| runs(py, versions, *length)).collect();
+    }
+    let given: Vec<Bound<'_, PyAny>> = versions.try_iter()?.collect::<PyResult<_>>()?;
+    if given.len() != lengths.len() {
+        let (wanted, got) = (lengths.len(), given.len());
+        let text = format!("versions: expected one, or those of each of {wanted} items; got {got}");
+        return Err(spec_error(py, text));
+    }
+    given.iter().zip(lengths).map(|(versions, length)| runs(py, versions, *length)).collect()
+}
+
 fn refuse_others(
     py: Python<'_>,
     what: &str,
@@ -343,18 +443,26 @@ fn pieces<'a>(all: &'a [Values<'_>]) -> Pieces<'a> {
 
 /// Whole items in arrays, looked at and not copied yet.
 pub struct Flat<'py> {
+    /// An array for each column; or, if they come apart, for each item one after the other.
     columns: Vec<Values<'py>>,
-    fields: Vec<Values<'py>>,
+    /// How many columns there are, if each item has arrays of its own.
+    apart: Option<usize>,
+    /// The fields of each item, one item after the other.
+    fields: Vec<u8>,
     lengths: Vec<usize>,
     runs: Vec<SmallVec<[Run; 1]>>,
+    /// Of each item, or empty if none has any.
+    blobs: Vec<Vec<(String, Bound<'py, PyBytes>)>>,
 }
 
 /// The same while no Python code runs.
 pub struct Still<'a> {
     columns: Pieces<'a>,
-    fields: Pieces<'a>,
+    apart: Option<usize>,
+    fields: &'a [u8],
     lengths: &'a [usize],
     runs: &'a [SmallVec<[Run; 1]>],
+    blobs: Vec<Vec<(&'a str, &'a [u8])>>,
 }
 
 impl Flat<'_> {
@@ -363,41 +471,76 @@ impl Flat<'_> {
         self.lengths.len()
     }
 
-    /// How many bytes their tokens have.
+    /// How many bytes their tokens and blobs have.
     pub fn bytes(&self) -> usize {
-        self.columns.iter().map(|values| values.len * values.size).sum()
+        let blobs = self.blobs.iter().flatten().map(|(_, blob)| blob.as_bytes().len());
+        self.columns.iter().map(|values| values.len * values.size).sum::<usize>()
+            + blobs.sum::<usize>()
+    }
+
+    /// Whether the names of its blobs may be sent without being looked at.
+    pub fn has_short_names(&self) -> bool {
+        self.blobs.iter().flatten().all(|(name, _)| name.len() <= MAX_COLUMN_NAME)
     }
 
     /// For a copy that is made before this thread runs Python code again.
     pub fn still(&self) -> Still<'_> {
-        let (columns, fields) = (pieces(&self.columns), pieces(&self.fields));
-        Still { columns, fields, lengths: &self.lengths, runs: &self.runs }
+        // The objects are kept by `self`, and their bytes never change.
+        let mut blobs = Vec::with_capacity(self.blobs.len());
+        for of_item in &self.blobs {
+            blobs.push(of_item.iter().map(|(name, blob)| (&**name, blob.as_bytes())).collect());
+        }
+        let Self { apart, fields, lengths, runs, .. } = self;
+        Still { columns: pieces(&self.columns), apart: *apart, fields, lengths, runs, blobs }
     }
 }
 
-impl Still<'_> {
+impl<'a> Still<'a> {
+    /// The fields of an item.
+    fn fields_of(&self, at: usize) -> &'a [u8] {
+        let size = self.fields.len().checked_div(self.lengths.len()).unwrap_or(0);
+        self.fields.get(at * size..(at + 1) * size).unwrap_or_default()
+    }
+
+    /// The columns that have the tokens of an item, and where in them it begins, if they are those of all items and
+    /// so many tokens are before it.
+    fn columns_of(&self, at: usize, before: usize) -> (&[(Piece<'a>, usize)], usize) {
+        match self.apart {
+            Some(count) => (&self.columns[at * count..(at + 1) * count], 0),
+            None => (&self.columns, before),
+        }
+    }
+
+    fn blobs_of(&self, at: usize) -> &[(&'a str, &'a [u8])] {
+        self.blobs.get(at).map_or(&[], Vec::as_slice)
+    }
+
     /// The items, with memory of their own.
     pub fn owned(&self) -> Vec<(Segment, Finish)> {
         let mut start = 0;
         let item = |(at, (length, runs)): (usize, (&usize, &SmallVec<[Run; 1]>))| {
-            let bytes = gathered(&self.columns, start, *length);
+            let (columns, from) = self.columns_of(at, start);
+            let bytes = gathered(columns, from, *length);
             start += length;
-            let fields = gathered(&self.fields, at, 1);
+            let blob = |(name, blob): &(&str, &[u8])| ((*name).to_owned(), blob.to_vec());
+            let blobs = self.blobs_of(at).iter().map(blob).collect();
             let segment = Segment { runs: runs.clone(), tokens: *length as u32, bytes };
-            (segment, Finish { fields, blobs: Vec::new() })
+            (segment, Finish { fields: self.fields_of(at).to_vec(), blobs })
         };
         self.lengths.iter().zip(self.runs).enumerate().map(item).collect()
     }
 
     /// The heads of changes that bring the items, from a place in the group on.
     pub fn heads(&self, hold: Hold, first: u32, priority: f64) -> Vec<u8> {
-        let row: usize = self.columns.iter().map(|(_, size)| size).sum();
-        let mut fields: SmallVec<[u8; 32]> = SmallVec::new();
-        fields.resize(self.fields.iter().map(|(_, size)| size).sum(), 0);
+        let row: usize = match self.apart {
+            Some(count) => self.columns.iter().take(count).map(|(_, size)| size).sum(),
+            None => self.columns.iter().map(|(_, size)| size).sum(),
+        };
         // Less than what comes before the fields, with one version.
-        let mut out = Vec::with_capacity(self.lengths.len() * (64 + fields.len()));
+        let mut out = Vec::with_capacity(self.lengths.len() * 64 + self.fields.len());
         for (at, (length, runs)) in self.lengths.iter().zip(self.runs).enumerate() {
-            gather(&self.fields, at, 1, &mut fields);
+            let blobs = self.blobs_of(at).iter().map(|(name, blob)| (*name, blob.len() as u32));
+            let blobs: SmallVec<[(&str, u32); 2]> = blobs.collect();
             AppendHead {
                 hold,
                 item: first + at as u32,
@@ -406,19 +549,25 @@ impl Still<'_> {
                 tokens: *length as u32,
                 bytes: (length * row) as u32,
                 runs,
-                finish: Some((&fields, &[])),
+                finish: Some((self.fields_of(at), &blobs)),
             }
             .encode(&mut out);
         }
         out
     }
 
-    /// Their tokens, as such heads name them.
+    /// Their tokens and blobs, as such heads name them.
     pub fn fill(&self, mut to: &mut [u8]) {
         let mut start = 0;
-        for length in self.lengths {
-            to = gather(&self.columns, start, *length, to);
+        for (at, length) in self.lengths.iter().enumerate() {
+            let (columns, from) = self.columns_of(at, start);
+            to = gather(columns, from, *length, to);
             start += length;
+            for (_, blob) in self.blobs_of(at) {
+                let (here, behind) = to.split_at_mut(blob.len());
+                here.copy_from_slice(blob);
+                to = behind;
+            }
         }
     }
 }
@@ -489,49 +638,126 @@ impl Columns {
         Ok(Finish { fields: bytes, blobs: named })
     }
 
-    /// Whole items, whose tokens follow each other in the arrays. Nothing is copied yet.
-    pub fn flat<'py>(
+    /// The columns of items that have arrays of their own: those of the first item, then those of the next; and how
+    /// many tokens each item has.
+    fn values_apart<'py>(
         &self,
         py: Python<'py>,
-        lengths: &Bound<'_, PyAny>,
-        columns: &Bound<'py, PyDict>,
-        versions: &Bound<'_, PyAny>,
-        fields: &Bound<'py, PyDict>,
-    ) -> PyResult<Flat<'py>> {
-        let lengths = index_numbers(lengths)?;
-        let (values, len) = self.values(py, columns)?;
-        let whole = |length: &i128| usize::try_from(*length).ok().filter(|one| *one <= len);
-        let lengths: Option<Vec<usize>> = lengths.iter().map(whole).collect();
-        let total = lengths.as_ref().map(|lengths| lengths.iter().sum::<usize>());
-        let (Some(lengths), Some(total)) = (lengths, total) else {
-            return Err(spec_error(py, format!("lengths: each must be from 0 to {len}")));
-        };
-        if total != len {
-            let text = format!("lengths: expected a sum of {len}, the tokens; got {total}");
-            return Err(spec_error(py, text));
+        dict: &Bound<'py, PyDict>,
+    ) -> PyResult<(Vec<Values<'py>>, Vec<usize>)> {
+        let mut by_column = Vec::with_capacity(self.columns.len());
+        for named in &self.columns {
+            let name = named.name.bind(py);
+            let given = named.given(py, dict)?;
+            let items = given.try_iter().map_err(|_| {
+                let text = format!("column {name:?}: expected an array for each item; got {given}");
+                spec_error(py, text)
+            })?;
+            let items = items.map(|item| named.array(py, item?));
+            by_column.push(items.collect::<PyResult<Vec<Values<'_>>>>()?);
         }
-        let each = versions.extract::<i64>().is_err();
-        let versions_of = |from: usize, to: usize| match each {
-            true => versions.get_item(pyo3::types::PySlice::new(py, from as isize, to as isize, 1)),
-            false => Ok(versions.clone()),
-        };
-        let of_fields: Vec<Values<'_>> =
-            self.fields.iter().map(|named| named.values(py, fields)).collect::<PyResult<_>>()?;
-        refuse_others(py, "field", &self.fields, fields)?;
-        for (named, values) in self.fields.iter().zip(&of_fields) {
-            if values.len != lengths.len() {
-                let (name, wanted, got) = (named.name.bind(py), lengths.len(), values.len);
-                let text = format!("field {name:?}: expected {wanted} values, got {got}");
+        refuse_others(py, "column", &self.columns, dict)?;
+        let lengths: Vec<usize> =
+            by_column.first().into_iter().flatten().map(|values| values.len).collect();
+        for (named, column) in self.columns.iter().zip(&by_column) {
+            let name = named.name.bind(py);
+            if column.len() != lengths.len() {
+                let (wanted, got) = (lengths.len(), column.len());
+                let text = format!("column {name:?}: expected {wanted} items, got {got}");
+                return Err(spec_error(py, text));
+            }
+            let mut items = column.iter().zip(&lengths).enumerate();
+            if let Some((item, (values, length))) =
+                items.find(|(_, (values, length))| values.len != **length)
+            {
+                let got = values.len;
+                let text = format!(
+                    "column {name:?}: expected {length} values of item {item}, as many as the first column \
+                     has; got {got}"
+                );
                 return Err(spec_error(py, text));
             }
         }
-        let mut all_runs = Vec::with_capacity(lengths.len());
-        let mut start = 0;
-        for length in &lengths {
-            all_runs.push(runs(py, &versions_of(start, start + length)?, *length)?);
-            start += length;
+        let mut columns: Vec<_> = by_column.into_iter().map(Vec::into_iter).collect();
+        let mut values = Vec::with_capacity(lengths.len() * columns.len());
+        for _ in &lengths {
+            values.extend(columns.iter_mut().filter_map(Iterator::next));
         }
-        Ok(Flat { columns: values, fields: of_fields, lengths, runs: all_runs })
+        Ok((values, lengths))
+    }
+
+    /// The fields of so many items, one item after the other.
+    fn rows(&self, py: Python<'_>, fields: &Bound<'_, PyDict>, items: usize) -> PyResult<Vec<u8>> {
+        let row: usize = self.fields.iter().map(|named| named.size).sum();
+        let mut rows = vec![0; row * items];
+        let mut before = 0;
+        for named in &self.fields {
+            let given = named.given(py, fields)?;
+            let size = named.size;
+            let bytes = match named.plain_numbers(py, &given) {
+                Some(bytes) => bytes,
+                None => {
+                    let values = named.array(py, given)?;
+                    let mut bytes = vec![0; values.len * size];
+                    values.piece().copy(0, &mut bytes);
+                    bytes
+                }
+            };
+            if bytes.len() != items * size {
+                let (name, got) = (named.name.bind(py), bytes.len() / size.max(1));
+                let text = format!("field {name:?}: expected {items} values, got {got}");
+                return Err(spec_error(py, text));
+            }
+            for (row, value) in rows.chunks_exact_mut(row).zip(bytes.chunks_exact(size)) {
+                row[before..before + size].copy_from_slice(value);
+            }
+            before += size;
+        }
+        refuse_others(py, "field", &self.fields, fields)?;
+        Ok(rows)
+    }
+
+    /// Whole items, whose tokens follow each other in the arrays; without lengths, each column has an array for each
+    /// item. Nothing of the tokens and blobs is copied yet.
+    pub fn flat<'py>(
+        &self,
+        py: Python<'py>,
+        lengths: Option<&Bound<'_, PyAny>>,
+        columns: &Bound<'py, PyDict>,
+        versions: &Bound<'_, PyAny>,
+        fields: &Bound<'py, PyDict>,
+        blobs: Option<Vec<Option<Bound<'py, PyDict>>>>,
+    ) -> PyResult<Flat<'py>> {
+        let (columns, lengths, apart) = match lengths {
+            Some(lengths) => {
+                let (values, len) = self.values(py, columns)?;
+                (values, whole_lengths(py, lengths, len)?, None)
+            }
+            None => {
+                let (values, lengths) = self.values_apart(py, columns)?;
+                (values, lengths, Some(self.columns.len()))
+            }
+        };
+        let runs = match apart {
+            Some(_) => runs_apart(py, versions, &lengths)?,
+            None => runs_flat(py, versions, &lengths)?,
+        };
+        let fields = self.rows(py, fields, lengths.len())?;
+        let blobs = blobs.unwrap_or_default();
+        if !blobs.is_empty() && blobs.len() != lengths.len() {
+            let (wanted, got) = (lengths.len(), blobs.len());
+            let text =
+                format!("blobs: expected a mapping or None for each of {wanted} items, got {got}");
+            return Err(spec_error(py, text));
+        }
+        let of_item = |blobs: Option<Bound<'py, PyDict>>| {
+            let named = blobs.iter().flat_map(|blobs| blobs.iter());
+            let named =
+                named.map(|(name, blob)| Ok((name.extract()?, blob.cast_into::<PyBytes>()?)));
+            named.collect::<PyResult<_>>()
+        };
+        let blobs = blobs.into_iter().map(of_item).collect::<PyResult<_>>()?;
+        Ok(Flat { columns, apart, fields, lengths, runs, blobs })
     }
 
     /// What is there of an item: its tokens by column, and their versions.

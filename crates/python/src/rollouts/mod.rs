@@ -251,20 +251,20 @@ impl RolloutTable {
     }
 
     /// Wait for reservations: group, attempt, key, version and seconds to live of each.
-    #[pyo3(signature = (count, source, key, version, ttl, timeout))]
+    #[pyo3(signature = (count, source, keys, version, ttl, timeout))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn reserve(
         &self,
         py: Python<'_>,
         count: u32,
         source: String,
-        key: String,
+        keys: Vec<String>,
         version: Option<i64>,
         ttl: Option<f64>,
         timeout: Option<f64>,
     ) -> PyResult<Vec<PyReservation>> {
         let ttl_ms = maybe_millis("ttl", ttl)?;
-        let change = Change::Reserve(Reserve { count, source, key, version, ttl_ms });
+        let change = Change::Reserve(Reserve { count, source, keys, version, ttl_ms });
         match self.call(py, change, timeout)? {
             Outcome::Reserved(reservations) => {
                 Ok(reservations.into_iter().map(reservation).collect())
@@ -324,21 +324,22 @@ impl RolloutTable {
     }
 
     /// Add whole items; where the group has come to.
-    #[pyo3(signature = (hold, first, lengths, columns, versions, fields, priority, wait=true))]
+    #[pyo3(signature = (hold, first, lengths, columns, versions, fields, blobs, priority, wait=true))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn append_flat(
         &self,
         py: Python<'_>,
         hold: PyHold,
         first: u32,
-        lengths: &Bound<'_, PyAny>,
+        lengths: Option<&Bound<'_, PyAny>>,
         columns: &Bound<'_, PyDict>,
         versions: &Bound<'_, PyAny>,
         fields: &Bound<'_, PyDict>,
+        blobs: Option<Vec<Option<Bound<'_, PyDict>>>>,
         priority: f64,
         wait: bool,
     ) -> PyResult<Added> {
-        let items = self.columns.flat(py, lengths, columns, versions, fields)?;
+        let items = self.columns.flat(py, lengths, columns, versions, fields, blobs)?;
         let hold = Hold { group: hold.0, attempt: hold.1 };
         self.process.check(py)?;
         self.reach.append_flat(py, hold, first, &items, priority, wait)

@@ -117,9 +117,9 @@ impl Reach {
         if !wait {
             make_room(py, link, bytes)?;
         }
-        let (still, count) = (items.still(), items.count());
+        let (still, count, is_plain) = (items.still(), items.count(), items.has_short_names());
         let start = || match u32::try_from(count) {
-            Ok(count @ 1..=MOST_AT_ONCE) if bytes <= BYTES_AT_ONCE => {
+            Ok(count @ 1..=MOST_AT_ONCE) if bytes <= BYTES_AT_ONCE && is_plain => {
                 let heads = still.heads(hold, first, priority);
                 link.start_filled(*number, count, &heads, bytes, !wait, |to| still.fill(to))
             }

@@ -60,7 +60,13 @@ variants! {
 }
 
 fields! {
-    Reserve { count: u32, source: String, key: String, version: Option<i64>, ttl_ms: Option<u64> }
+    Reserve {
+        count: u32,
+        source: String,
+        keys: Vec<String>,
+        version: Option<i64>,
+        ttl_ms: Option<u64>,
+    }
     Append {
         hold: Hold,
         item: u32,

@@ -160,9 +160,12 @@ impl Crowd {
             (self.hold(a, b), self.lease(a, b), self.want.ranks * (1 + a % 3));
         match kind % 32 {
             0..=2 => Change::Reserve(Reserve {
-                count: if b.is_multiple_of(3) { 1 } else { 1 + a % 5 },
+                count: 1 + a % 5,
                 source: format!("s{}", a % 3),
-                key: if b.is_multiple_of(3) { format!("k{}", a % 4) } else { String::new() },
+                keys: match b.is_multiple_of(3) {
+                    true => (0..=a % 5).map(|key| format!("k{key}")).collect(),
+                    false => Vec::new(),
+                },
                 version: b.is_multiple_of(5).then(|| (self.version - 1).max(0)),
                 ttl_ms: b.is_multiple_of(8).then_some(30),
             }),

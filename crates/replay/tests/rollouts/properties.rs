@@ -177,6 +177,9 @@ impl World {
                 let is_replaced = self.table.ledger.config().order == Order::Weighted;
                 let most = if is_replaced && room > 0 { u64::MAX } else { room };
                 assert!(reservations.len() as u64 <= most, "reserved without room");
+                for (reservation, key) in reservations.iter().zip(&reserve.keys) {
+                    assert_eq!(reservation.key, *key);
+                }
                 let mut reservations = reservations.iter();
                 assert!(
                     reservations.all(|one| self.given.insert(one.hold)),

@@ -17,6 +17,8 @@ pub const MAX_RANKS: u32 = 1 << 10;
 pub const MAX_VERSION: i64 = 1 << 38;
 /// The longest key of a group, and name of a source.
 pub const MAX_KEY: usize = 255;
+/// The most bytes of the keys of one call, which may wait.
+pub const MAX_KEYS_BYTES: usize = 1 << 18;
 
 /// Something that happens.
 #[derive(Debug, Clone, PartialEq)]
@@ -109,12 +111,13 @@ pub enum Change {
 /// See [`Change::Reserve`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reserve {
-    /// How many at most; one with a key.
+    /// How many at most.
     pub count: u32,
     /// The producer that wants to make them.
     pub source: String,
-    /// What the producer calls the group. Others may be called the same: each reservation is a group of its own.
-    pub key: String,
+    /// What the producer calls the groups, in the order in which they are reserved: as many as there may be, or none.
+    /// Others may be called the same: each reservation is a group of its own.
+    pub keys: Vec<String>,
     /// The version that the producer has; the learner's, if `None`.
     pub version: Option<i64>,
     /// For how many milliseconds a reservation stands; as the table says, if `None`.

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::change::{
-    Append, Change, ChangeError, MAX_KEY, MAX_NAMED, MAX_RANKS, MAX_RESERVED, MAX_VERSION, Reserve,
-    Size, Want,
+    Append, Change, ChangeError, MAX_KEY, MAX_KEYS_BYTES, MAX_NAMED, MAX_RANKS, MAX_RESERVED,
+    MAX_VERSION, Reserve, Size, Want,
 };
 use crate::rollouts::config::RolloutConfig;
 use crate::rollouts::schema::{MAX_BLOBS, MAX_COLUMN_NAME};
@@ -58,14 +58,19 @@ impl Change {
 
 impl Reserve {
     fn check(&self) -> Result<(), ChangeError> {
-        let Self { count, source, key, version, ttl_ms } = self;
-        check_name("key of a group", key)?;
+        let Self { count, source, keys, version, ttl_ms } = self;
+        keys.iter().try_for_each(|key| check_name("key of a group", key))?;
         check_name("name of a source", source)?;
         if *count == 0 || *count > MAX_RESERVED {
             return Err(value("groups to reserve", format!("from 1 to {MAX_RESERVED}"), count));
         }
-        if !key.is_empty() && *count != 1 {
-            return Err(value("groups to reserve under a key", 1, count));
+        if !keys.is_empty() && *count as usize != keys.len() {
+            let expected = format!("{count}, one of each group, or none");
+            return Err(value("number of keys", expected, keys.len()));
+        }
+        let bytes: usize = keys.iter().map(String::len).sum();
+        if bytes > MAX_KEYS_BYTES {
+            return Err(value("bytes of keys", format!("at most {MAX_KEYS_BYTES}"), bytes));
         }
         if let Some(version) = version {
             check_version("version", *version)?;

@@ -48,8 +48,9 @@ mod steps;
 use std::sync::Arc;
 
 pub use self::change::{
-    Append, Balance, Blocked, Change, ChangeError, GroupStatus, Hold, Lease, MAX_KEY, MAX_RANKS,
-    MAX_RESERVED, MAX_VERSION, Outcome, Progress, Reservation, Reserve, Share, Size, Want,
+    Append, Balance, Blocked, Change, ChangeError, GroupStatus, Hold, Lease, MAX_KEY,
+    MAX_KEYS_BYTES, MAX_RANKS, MAX_RESERVED, MAX_VERSION, Outcome, Progress, Reservation, Reserve,
+    Share, Size, Want,
 };
 pub use self::counts::{Counts, MAX_SOURCES, OTHERS, Source};
 pub use self::open::MAX_SUSPENDED;

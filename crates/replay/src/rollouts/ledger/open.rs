@@ -72,10 +72,11 @@ impl Ledger {
     }
 
     pub(super) fn reserve(&mut self, now: u64, reserve: &Reserve) -> Result<Outcome, ChangeError> {
-        let Reserve { count, source, key, version, ttl_ms } = reserve;
+        let Reserve { count, source, keys, version, ttl_ms } = reserve;
         let ttl = self.ttl(*ttl_ms);
         let mut reservations = Vec::new();
-        for _ in 0..*count {
+        for at in 0..*count as usize {
+            let key = keys.get(at).map_or("", String::as_str);
             let room = match self.room() {
                 Err(blocked) if reservations.is_empty() => return Err(blocked.into()),
                 Err(_) => break,
