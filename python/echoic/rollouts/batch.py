@@ -64,7 +64,8 @@ class RolloutBatch:
         self.form = form
         #: The version of the policy that this batch will update: t.
         self.target: int = native.target
-        #: The number of the batch, the rank, and how often this share was delivered.
+        #: The number of the batch, the rank, and the number of this delivery: 1, or higher if the
+        #: share was delivered before or its table was opened again.
         self.lease: tuple[int, int, int] = native.lease
         #: Length of the lease in seconds; ``None`` without a lease.
         self.lease_seconds: float | None = native.lease_seconds

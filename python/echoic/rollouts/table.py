@@ -497,7 +497,7 @@ class RolloutTable:
 
     def stats(self) -> RolloutStats:
         """Return a snapshot of the table's numbers."""
-        return RolloutStats._of(self._native.stats())
+        return RolloutStats._of(self._native.stats(), self._native.settings)
 
     def pause(self) -> None:
         """Stop reservations and batches until :meth:`resume`. Reserved groups continue."""

@@ -118,7 +118,7 @@ impl Named {
         self.array(py, self.given(py, dict)?)
     }
 
-    /// A value as such an array.
+    /// A value as an array with a value for each place of its first axis.
     fn array<'py>(&self, py: Python<'py>, value: Bound<'py, PyAny>) -> PyResult<Values<'py>> {
         let descr = self.descr.bind(py);
         let fits = |value: &Bound<'py, PyAny>| {
@@ -214,28 +214,6 @@ impl Named {
         Err(spec_error(py, text))
     }
 
-    /// Token ids as most libraries have them, as most columns do: int64 as int32, in one pass. `None` for anything
-    /// else, and if one does not fit.
-    fn narrowed<'py>(
-        &self,
-        array: &Bound<'py, PyAny>,
-        shape: &[usize],
-    ) -> Option<PyResult<Bound<'py, PyAny>>> {
-        let header = Header::of(array).filter(Header::is_c_contiguous)?;
-        if self.dtype != Dtype::Int(4) || !header.data().addr().is_multiple_of(align_of::<i64>()) {
-            return None;
-        }
-        let values = array.cast::<PyArrayDyn<i64>>().ok()?.try_readonly().ok()?;
-        let values = values.as_slice().ok()?;
-        let lost = |lost: i64, value: &i64| lost | (*value ^ i64::from(*value as i32));
-        if values.iter().fold(0, lost) != 0 {
-            return None;
-        }
-        let narrow = values.iter().map(|value| *value as i32).collect();
-        let narrow = numpy::PyArray1::from_vec(array.py(), narrow);
-        Some(narrow.reshape(shape).map(Bound::into_any))
-    }
-
     /// The bytes of a list of numbers that need no more than a look; `None` for others, which numpy looks at.
     fn plain_numbers(&self, py: Python<'_>, values: &Bound<'_, PyAny>) -> Option<Vec<u8>> {
         let (values, descr) = (values.cast::<PyList>().ok()?, self.descr.bind(py));
@@ -265,6 +243,28 @@ impl Named {
             }
         }
         Some(out)
+    }
+
+    /// Token ids as most libraries have them, as most columns do: int64 as int32, in one pass. `None` for anything
+    /// else, and if one does not fit.
+    fn narrowed<'py>(
+        &self,
+        array: &Bound<'py, PyAny>,
+        shape: &[usize],
+    ) -> Option<PyResult<Bound<'py, PyAny>>> {
+        let header = Header::of(array).filter(Header::is_c_contiguous)?;
+        if self.dtype != Dtype::Int(4) || !header.data().addr().is_multiple_of(align_of::<i64>()) {
+            return None;
+        }
+        let values = array.cast::<PyArrayDyn<i64>>().ok()?.try_readonly().ok()?;
+        let values = values.as_slice().ok()?;
+        let lost = |lost: i64, value: &i64| lost | (*value ^ i64::from(*value as i32));
+        if values.iter().fold(0, lost) != 0 {
+            return None;
+        }
+        let narrow = values.iter().map(|value| *value as i32).collect();
+        let narrow = numpy::PyArray1::from_vec(array.py(), narrow);
+        Some(narrow.reshape(shape).map(Bound::into_any))
     }
 
     /// The bytes of a number under the name.
