@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from echoic import tensors
 from echoic.errors import SpecError
+from echoic.integrations.torch import as_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -230,8 +231,10 @@ def test_tensors_go_into_rollouts_and_come_out() -> None:
         for form in ({}, {"form": "padded"}, {"form": "packed", "width": 8}):
             reward = torch.tensor(0.5, dtype=torch.bfloat16, requires_grad=True)
             table.reserve().add(given, {"reward": reward, "score": 0.25})
-            batch = table.sample(**form).as_torch()
+            arrays = table.sample(**form)
+            batch = arrays.as_torch()
             (found,) = batch
+            assert torch.equal(as_tensors(arrays.columns)["hidden"], batch["hidden"])
             assert batch["hidden"].shape == (*batch.shape, 3)
             assert batch["hidden"].dtype == batch["values"].dtype == torch.bfloat16
             assert torch.equal(found["hidden"], hidden)

@@ -14,7 +14,7 @@ from echoic.integrations.tensordict import rows
 from echoic.rollouts import History, Reservation, RolloutTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from echoic.rollouts import RolloutBatch
@@ -191,8 +191,13 @@ class Exported:
 )
 def test_columns_take_what_has_the_same_values(value: Any) -> None:
     with RolloutTable("t", {"x": ("int32", 2)}, batch_groups=1) as table:
-        for add in (Reservation.add, lambda one, columns: one.add_items([3], columns)):
-            add(table.reserve(), {"x": value})
+        adds: list[Callable[[Reservation], str]] = [
+            lambda reservation: reservation.add({"x": value}),
+            lambda reservation: reservation.add_items([3], {"x": value}),
+            lambda reservation: reservation.add_items(None, {"x": [value]}),
+        ]
+        for add_one in adds:
+            assert add_one(table.reserve()) == "complete"
             assert table.sample()["x"].tolist() == [[1, 2], [3, 4], [5, 6]]
         table.reserve().add({"x": []})
         assert table.sample()["x"].shape == (0, 2)

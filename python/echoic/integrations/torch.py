@@ -17,6 +17,7 @@ from torch.utils.data import IterableDataset
 
 from echoic.errors import ClosedError, LeaseError, RolloutError, SpecError, WaitTimeoutError
 from echoic.rollouts import RolloutTable
+from echoic.tensors import tensors_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -117,8 +118,9 @@ def as_tensors(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
 
     Unsigned integers of more than a byte become signed ones of the next size (uint64: int64).
     """
+    tensor = tensors_on()
     return {
-        name: torch.from_numpy(np.array(array, _WIDER.get(array.dtype.str[1:]), order="C"))
+        name: tensor(np.array(array, _WIDER.get(array.dtype.str[1:]), order="C"))
         for name, array in arrays.items()
     }
 
