@@ -61,10 +61,9 @@ def _joined(values: Sequence[Any]) -> Any:
     return np.concatenate(values)
 
 
-def _bytes_of(values: Any) -> int:
-    """Return how many bytes values have; about, if they are no array."""
-    size: int = getattr(values, "nbytes", -1)
-    return size if size >= 0 else 8 * len(values)
+def _bytes_of(blobs: Mapping[str, bytes] | None) -> int:
+    """Return how many bytes the blobs of an item have."""
+    return sum(map(len, blobs.values())) if blobs else 0
 
 
 class Item:
@@ -229,7 +228,7 @@ class Item:
             fields = self._fields if index == len(parts) - 1 else None
             if fields is not None:
                 self._fields = _SENT
-            size = sum(map(_bytes_of, (columns or {}).values()))
+            size = len(next(iter((columns or {}).values()), ())) * self.group._worker._token_bytes
             yield self.group, partial(self._append, columns, version, fields), size
 
     def _append(
@@ -441,7 +440,9 @@ class Group:
                 break
         size = 0
         if self._loop is not None:
-            size = sum(sum(map(_bytes_of, values)) for values in columns.values())
+            tokens = next(iter(columns.values()), ())
+            size = sum(map(len, tokens)) * self._worker._token_bytes
+            size += sum(map(_bytes_of, blobs or ()))
         send = partial(
             self._table.append_flat,
             self._hold,
@@ -511,7 +512,9 @@ class Group:
             self._end(kind)
             return
         try:
-            await worker._post_later(self._calls())
+            calls = self._calls()
+            if not worker._sends(calls, self._loop):
+                await worker._post_later(calls)
         except Exception as error:
             # A task that is cancelled while there is no room has sent nothing yet, but will.
             self._end(type(error))
