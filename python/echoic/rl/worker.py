@@ -128,6 +128,8 @@ class Worker:
         self._loaded: int | None = None
         self._subscription: Subscription | None = None
         self._size = self._token_bytes = 0
+        # Of the columns.
+        self._names: frozenset[str] = frozenset()
         self._renew_every = 20.0
         self._begin()
         _workers.add(self)
@@ -172,6 +174,7 @@ class Worker:
                         f"worker that died stay; {table.name!r} has {settings['on_expiry']!r}"
                     )
                 self._size = settings["group_size"] + settings["redundancy"]
+                self._names = frozenset(settings["columns"])
                 kinds = settings["columns"].values()
                 self._token_bytes = sum(np.dtype(kind).itemsize for kind in kinds)
                 self._renew_every = settings["reservation_ttl"] / 3
