@@ -186,9 +186,8 @@ class Renewer:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._condition = (
-            threading.Condition()
-        )  # Reentrant: a collected iterator gives reservations back.
+        # Reentrant, since an iterator that is collected meanwhile gives reservations back.
+        self._condition = threading.Condition()
         self._jobs: deque[Callable[[], object]] = deque()
         self._thread: threading.Thread | None = None
         self._is_closed = self._is_busy = False
@@ -255,15 +254,18 @@ class Renewer:
                 if self._is_closed and not jobs:
                     return
             for job in jobs:
-                with contextlib.suppress(EchoicError):
+                with contextlib.suppress(Exception):
                     job()
             self._is_busy = False
             if self._is_watching:
-                self._is_watching = worker._give_back_idle()
+                # First, so that an iteration that begins meanwhile sets it again.
+                self._is_watching = False
+                if worker._give_back_idle():
+                    self._is_watching = True
             now = time.monotonic()
             if now - renewed >= worker._renew_every:
                 renewed = now
-                with contextlib.suppress(EchoicError):
+                with contextlib.suppress(Exception):
                     worker._renew()
 
 
