@@ -22,7 +22,7 @@ __all__ = ["Renewer", "Reserver", "SendQueue", "in_thread"]
 Value = TypeVar("Value")
 
 # Seconds after which reservations that were taken ahead are given back, if none was used since.
-_IDLE = 0.02
+_IDLE = 0.05
 # How many groups are reserved at once.
 _MOST = 1024
 # Seconds that closing waits for what the renewer still does.
@@ -186,9 +186,8 @@ class Renewer:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._condition = (
-            threading.Condition()
-        )  # Reentrant: a collected iterator gives reservations back.
+        # Reentrant, since an iterator that is collected meanwhile gives reservations back.
+        self._condition = threading.Condition()
         self._jobs: deque[Callable[[], object]] = deque()
         self._thread: threading.Thread | None = None
         self._is_closed = self._is_busy = False
@@ -255,15 +254,18 @@ class Renewer:
                 if self._is_closed and not jobs:
                     return
             for job in jobs:
-                with contextlib.suppress(EchoicError):
+                with contextlib.suppress(Exception):
                     job()
             self._is_busy = False
             if self._is_watching:
-                self._is_watching = worker._give_back_idle()
+                # First, so that an iteration that begins meanwhile sets it again.
+                self._is_watching = False
+                if worker._give_back_idle():
+                    self._is_watching = True
             now = time.monotonic()
             if now - renewed >= worker._renew_every:
                 renewed = now
-                with contextlib.suppress(EchoicError):
+                with contextlib.suppress(Exception):
                     worker._renew()
 
 
@@ -319,6 +321,11 @@ class SendQueue:
         elif self._empty is not None:
             self._empty.set_result(None)
             self._empty = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something waits for room."""
+        return bool(self._calls)
 
     async def empty(self) -> None:
         """Wait until everything was sent."""

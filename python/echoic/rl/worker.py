@@ -13,6 +13,8 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from echoic.connection import Connection, connect
 from echoic.errors import (
     ClosedError,
@@ -125,7 +127,9 @@ class Worker:
         self._version: int | None = None
         self._loaded: int | None = None
         self._subscription: Subscription | None = None
-        self._size = 0
+        self._size = self._token_bytes = 0
+        # Of the columns.
+        self._names: frozenset[str] = frozenset()
         self._renew_every = 20.0
         self._begin()
         _workers.add(self)
@@ -139,7 +143,10 @@ class Worker:
         self._pending: deque[tuple[RolloutCall, Group, int]] = deque()
         self._pending_bytes = 0
         self._errors: deque[Exception] = deque()
-        self._iterations: weakref.WeakSet[Groups] = weakref.WeakSet()
+        # Held while answers are processed, so that none is waited for.
+        self._collecting = threading.Lock()
+        # Those that may have reservations.
+        self._iterations: set[weakref.ref[Groups]] = set()
         self._send_queues: dict[asyncio.AbstractEventLoop, SendQueue] = {}
         self._reserver = Reserver(self)
         self._renewer = Renewer(self)
@@ -170,6 +177,9 @@ class Worker:
                         f"worker that died stay; {table.name!r} has {settings['on_expiry']!r}"
                     )
                 self._size = settings["group_size"] + settings["redundancy"]
+                self._names = frozenset(settings["columns"])
+                kinds = settings["columns"].values()
+                self._token_bytes = sum(np.dtype(kind).itemsize for kind in kinds)
                 self._renew_every = settings["reservation_ttl"] / 3
                 self._native = table._native
                 self._joined = table
@@ -299,14 +309,15 @@ class Worker:
 
     def _watch(self, groups: Groups) -> None:
         """Give reservations of an iteration back when they are not used soon."""
-        self._iterations.add(groups)
+        self._iterations.add(weakref.ref(groups))
         self._renewer.watch()
 
     def _give_back_idle(self) -> bool:
         """Give back reservations that were not used since the last call; whether some are left."""
-        for groups in list(self._iterations):
-            if groups._is_idle():
-                self._iterations.discard(groups)
+        for found in list(self._iterations):
+            groups = found()
+            if groups is None or groups._is_idle():
+                self._iterations.discard(found)
         return bool(self._iterations)
 
     def _renew(self) -> None:
@@ -330,6 +341,16 @@ class Worker:
                 self._renewer.do(partial(self._try_to_send, call))
         else:
             self._send_queue().post(calls, is_awaited=False)
+
+    def _sends(self, calls: Sequence[Call], loop: asyncio.AbstractEventLoop | None) -> bool:
+        """Send a call if that is all that a loop has to send, and there is room."""
+        if len(calls) != 1:
+            return False
+        queue = self._send_queues.get(loop)  # type: ignore[arg-type]
+        if (queue is not None and queue.is_waiting) or not self._has_room(calls[0][2]):
+            return False
+        self._send(calls[0])
+        return True
 
     async def _post_later(self, calls: Sequence[Call]) -> None:
         """Send calls, without holding up the loop."""
@@ -389,17 +410,19 @@ class Worker:
             len(pending) < _MOST_CALLS and size + self._pending_bytes <= _MOST_BYTES
         )
 
-    def _collect(self) -> None:
-        """Process the answers that have arrived."""
+    def _collect(self, *, wait: bool = False) -> None:
+        """Process the answers that have arrived, unless another thread does."""
         pending = self._pending
-        while pending and pending[0][0].is_ready:
-            try:
+        if not pending or not self._collecting.acquire(blocking=wait):
+            return
+        try:
+            while pending and pending[0][0].is_ready:
                 call, group, size = pending.popleft()
-            except IndexError:
-                # Another thread has taken it.
-                return
-            self._pending_bytes -= size
-            self._note(call, group)
+                # Other threads add to it, so that the sum may be wrong by some calls.
+                self._pending_bytes = self._pending_bytes - size if pending else 0
+                self._note(call, group)
+        finally:
+            self._collecting.release()
 
     def _note(self, call: RolloutCall, group: Group) -> None:
         """Take note of an answer."""
@@ -436,7 +459,7 @@ class Worker:
         self._renewer.drain(timeout)
         if self._native is not None and self._pending:
             self._native.flush(timeout)
-        self._collect()
+        self._collect(wait=True)
         self._raise()
 
     async def aflush(self) -> None:
@@ -462,8 +485,9 @@ class Worker:
                 return
             self._is_closed = True
         self._reserver.close(ClosedError(f"{self!r} is closed"))
-        for groups in list(self._iterations):
-            groups._end()
+        for found in list(self._iterations):
+            if (groups := found()) is not None:
+                groups._end()
         for group in list(self._open):
             group._end(GeneratorExit)
         self._renewer.close()
@@ -605,8 +629,9 @@ def _join_in_child() -> None:
     """Forget what is the parent's."""
     for worker in list(_workers):
         if worker._connection._server is None:
-            for groups in list(worker._iterations):
-                groups._given.clear()
+            for found in list(worker._iterations):
+                if (groups := found()) is not None:
+                    groups._given.clear()
             worker._joined = worker._subscription = None
         worker._begin()
 
