@@ -261,7 +261,8 @@ alfworld: build .venv/.installed-test .venv/.installed-agents
 		tests/agents/test_environments/test_alfworld.py
 
 .PHONY: frameworks
-# Run the adapters with TRL, verl and verifiers, in environments of their own (6 GB each). verl needs an older transformers.
+# Run the adapters with TRL, verl and verifiers, in environments of their own (6 GB each). verl needs older packages
+# than ours are.
 frameworks: build
 	@test -d target/frameworks || uv venv --quiet --python $(VENV)/bin/python target/frameworks
 	@$(call pins,test) --no-hashes | uv pip install --quiet --python target/frameworks -r - \
@@ -269,8 +270,8 @@ frameworks: build
 	@HF_HUB_OFFLINE=1 PYTHONPATH=python target/frameworks/bin/python -m pytest --tier all --check-skips \
 		tests/integrations/test_frameworks.py
 	@test -d target/verl || uv venv --quiet --python $(VENV)/bin/python target/verl
-	@$(call pins,test) --no-hashes | uv pip install --quiet --python target/verl -r - \
-		verl==0.9.1 TransferQueue==0.1.11 cachetools fastapi uvicorn msgspec torch
+	@uv pip install --quiet --python target/verl verl==0.9.1 TransferQueue==0.1.11 cachetools fastapi uvicorn msgspec \
+		torch numpy optree pytest pytest-timeout pytest-xdist sybil
 	@HF_HUB_OFFLINE=1 PYTHONPATH=python target/verl/bin/python -m pytest --tier all --check-skips \
 		tests/integrations/test_verl.py
 

@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3000)]
-pytest.importorskip("transfer_queue")
-pytest.importorskip("verl")
 
 PROGRAM = Path(__file__).with_name("verl_run.py")
 STEPS = 9
@@ -54,6 +52,7 @@ def run(folder: Path, stop: str = "") -> dict[str, int]:
 
 def test_no_prompt_is_lost_or_trained_twice_when_everything_is_killed(tmp_path: Path) -> None:
     """Checkpoints are made of steps 3, 6 and 9; each step trains on 4 prompts of 2 answers."""
+    pytest.importorskip("verl")
     nothing = {"prompts": 0, "finished": 0, "skipped": 0}
     assert run(tmp_path, "update:2") == nothing
     # Nothing was saved yet: the trainer begins anew, and so does its dataset.

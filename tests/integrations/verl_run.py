@@ -22,16 +22,14 @@ from typing import Any
 
 os.environ["VERL_USE_EXTERNAL_MODULES"] = "echoic.integrations.verl.backend"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# Ray needs minutes to start on a busy machine.
-os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")
-os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")
+os.environ.setdefault("RAY_agent_register_timeout_ms", "120000")
 
 import ray
 import torch
 import transfer_queue as tq
 import verl
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf, open_dict
+from omegaconf import OmegaConf
 from tensordict import NonTensorData, TensorDict
 from torch.utils.data import Dataset
 from verl.experimental.agent_loop import AgentLoopOutput
@@ -223,6 +221,18 @@ def configured(folder: Path, steps: int) -> Any:
     return config
 
 
+def start_ray() -> None:
+    """Start Ray, which gives up after half a minute, however busy the machine is."""
+    for attempt in range(8):
+        try:
+            ray.init(num_cpus=4, include_dashboard=False)
+        except Exception:
+            if attempt == 7:
+                raise
+        else:
+            return
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
@@ -230,19 +240,19 @@ def main() -> None:
     parser.add_argument("--stop", default="")
     given = parser.parse_args()
     config = configured(given.folder, given.steps)
-    ray.init(num_cpus=4, include_dashboard=False)
+    start_ray()
     tq.init(config.transfer_queue)
     trainer = Trainer(config)
     trainer.folder, trainer.stop = given.folder, given.stop
-    with open_dict(config):
-        trainer.loss_config = OmegaConf.create(config.actor_rollout_ref.actor)
+    trainer.loss_config = OmegaConf.to_container(config.actor_rollout_ref.actor)
+    trainer.loss_config = OmegaConf.create(trainer.loss_config | {"global_batch_info": {}})
     trainer.init()
     (given.folder / "recovered").write_text(json.dumps(trainer.replay_buffer.recovered))
     worker = ray.remote(Rollouts).options(num_cpus=0).remote(config, str(given.folder))
     trainer.fit(Manager(worker))
     left = tq.kv_list("train").get("train", {})
     left = [key for key, tag in left.items() if tag.get("is_prompt")]
-    index = tq.kv_batch_get(left, "train", ["index"])["index"].tolist() if left else []
+    index = list(tq.kv_batch_get(left, "train", ["index"])["index"]) if left else []
     weights = torch.softmax(trainer.actor_rollout_wg.logits.data, 0)
     result = {
         "trained": trainer.actor_rollout_wg.trained,
