@@ -25,11 +25,11 @@ use echoic_replay::chunk::{Chunk, ColumnKind};
 use echoic_replay::codec::Encode;
 use echoic_replay::encoding::{Encoding, Policy};
 use echoic_replay::rollouts::batch::Form::Packed;
-use echoic_replay::rollouts::codec::AppendHead;
-use echoic_replay::rollouts::item::{Item, Run};
+use echoic_replay::rollouts::codec::{AppendHead, FinishHead};
+use echoic_replay::rollouts::item::{ColumnUpdate, Item, Run, Updates};
 use echoic_replay::rollouts::ledger::{
     Balance, Blocked, Change, ChangeError, GroupStatus, Hold, Lease, Outcome, Reservation, Reserve,
-    Size, Want,
+    Size, Update, Want,
 };
 use echoic_replay::rollouts::table::CallError;
 use echoic_replay::table::{Form, Infos};
@@ -221,7 +221,8 @@ fn changes(bulk: Bulk<'static>) -> Changes<'static> {
     let hold = Hold { group: 0, attempt: 0 };
     let runs = &[Run { version: 0, tokens: 4 }];
     let (item, sequence, priority, tokens, bytes) = (0, 0, 1.0, 4, 4);
-    AppendHead { hold, item, sequence, priority, tokens, bytes, runs, finish: Some((&[], &[])) }
+    let finish: Option<FinishHead<'_>> = Some(((&[], 0), &[]));
+    AppendHead { hold, item, sequence, priority, tokens, bytes, absent: 0, runs, finish }
         .encode(&mut head);
     Changes { timeout_ms: Some(0), count: 1, head: head.into(), bulk }
 }
@@ -418,6 +419,8 @@ fn ledger_changes() -> Vec<Vec<u8>> {
     let hold = Hold { group: 6, attempt: 0 };
     let holds = vec![hold, Hold { group: 7, attempt: 0 }];
     let lease = Lease { batch: 1, rank: 0, attempt: 1 };
+    let column = ColumnUpdate { column: 0, tokens: 3, bytes: Arc::new(vec![1; 3]) };
+    let values = Updates { columns: vec![column], fields: vec![(0, vec![2; 4])] };
     let key = |key: &str| Reserve { count: 1, keys: vec![key.into()], ..Reserve::default() };
     let all = [
         Change::Reserve(Reserve {
@@ -429,6 +432,7 @@ fn ledger_changes() -> Vec<Vec<u8>> {
         Change::Reserve(key("named")),
         append(hold, 1, true),
         append(hold, 0, false),
+        Change::Update(Update { hold, item: 0, values }),
         Change::Renew { holds: holds.clone() },
         Change::Status { hold },
         Change::Suspend { holds: holds.clone() },
@@ -464,7 +468,7 @@ fn ledger_changes() -> Vec<Vec<u8>> {
     };
     let life: Vec<u8> = all.iter().flat_map(written).collect();
     let alone = all.iter().map(|change| [vec![4], written(change)].concat());
-    alone.chain((0..64).step_by(9).map(|choice| [&[choice], &life[..]].concat())).collect()
+    alone.chain((0..128).step_by(9).map(|choice| [&[choice], &life[..]].concat())).collect()
 }
 
 fn save(target: &str, inputs: &[Vec<u8>]) -> io::Result<()> {

@@ -7,7 +7,7 @@ use echoic_replay::rollouts::item::{Finish, Run, Segment};
 use echoic_replay::rollouts::ledger::{
     Append, Balance, Change, Hold, Ledger, Outcome, Reserve, Size, Want,
 };
-use echoic_replay::rollouts::{Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, Schema};
+use echoic_replay::rollouts::{Column, Delivery, Late, OnExpiry, OnStale, Order, RolloutConfig, Schema};
 
 /// Groups of two items of a byte per token; the bits of `choice` say of which kind.
 pub fn config(choice: u8) -> Arc<RolloutConfig> {
@@ -25,6 +25,8 @@ pub fn config(choice: u8) -> Arc<RolloutConfig> {
             columns: vec![column("ids", Dtype::UInt(1))],
             fields: vec![column("reward", Dtype::Float(4))],
             mask: None,
+            // In some tables.
+            late: Late { columns: u64::from(choice & 64 > 0), fields: u64::from(choice & 64 > 0) },
         },
         group_size: 2,
         redundancy: 1,
@@ -58,9 +60,9 @@ pub fn config(choice: u8) -> Arc<RolloutConfig> {
 /// Tokens of an item, which end it or not.
 pub fn append(hold: Hold, item: u32, is_end: bool) -> Change {
     let runs = [Run { version: 0, tokens: 3 }].into_iter().collect();
-    let segment = Arc::new(Segment { runs, tokens: 3, bytes: vec![0; 3] });
+    let segment = Arc::new(Segment { runs, tokens: 3, bytes: vec![0; 3], absent: 0 });
     let blobs = vec![("text".to_owned(), vec![0; 2])];
-    let finish = is_end.then(|| Arc::new(Finish { fields: vec![0; 4], blobs }));
+    let finish = is_end.then(|| Arc::new(Finish { fields: vec![0; 4], absent: 0, blobs }));
     Change::Append(Append { hold, item, sequence: 0, segment, finish, priority: 1.5 })
 }
 

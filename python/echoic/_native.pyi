@@ -1582,6 +1582,16 @@ class RolloutTable:
     ) -> str | RolloutCall:
         """Add tokens to an item, and its end if there are fields; where the group has come to."""
 
+    def update(
+        self,
+        hold: tuple[int, int],
+        item: int,
+        columns: dict[str, Any] | None,
+        fields: dict[str, Any] | None,
+        wait: bool = True,
+    ) -> str | RolloutCall:
+        """Give values of whole columns and fields of an item; where the group has come to."""
+
     def append_flat(
         self,
         hold: tuple[int, int],

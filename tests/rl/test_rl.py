@@ -280,6 +280,36 @@ def write_and_flush(worker: echoic.rl.Worker, handle: str) -> None:
 
 
 @pytest.mark.parametrize("listen", [None, "tcp"])
+def test_late_values_come_by_handles(make: Any, listen: Any) -> None:
+    run = make(listen, batch=1, group=1, late=("logprobs", "reward"))
+    with echoic.rl.join(at(run)) as worker, echoic.rl.join(at(run)) as judge:
+        for changed in (False, True):
+            with worker.group("prompt") as group:
+                (item,) = group
+                with pytest.raises(RolloutError, match="tokens"):
+                    item.update(logprobs=[0.0, 0.0])
+                item.write(tokens=[1, 2])
+                if changed:
+                    item.update(logprobs=[9.0, 9.0])
+                item.done()
+            worker.flush()
+            assert group.status == "open"
+            judged = judge.item(item.handle)
+            judged.update(logprobs=[1.0, 2.0])
+            judged.update(reward=0.5)
+            judge.flush()
+            assert judged.group.status == "complete"
+            batch = run.sample(timeout=20)
+            assert (batch["logprobs"].tolist(), batch["reward"].tolist()) == ([1.0, 2.0], [0.5])
+            judged.update(reward=1.0)
+            judge.flush()
+            assert (judged.group.status, judged.group.reason) in {
+                ("complete", "delivered"),
+                ("dropped", "over"),
+            }
+
+
+@pytest.mark.parametrize("listen", [None, "tcp"])
 def test_another_process_ends_an_item_by_its_handle(make: Any, listen: Any) -> None:
     run = make(listen, batch=1)
     with echoic.rl.join(at(run)) as worker, echoic.rl.join(at(run)) as judge:
@@ -432,6 +462,36 @@ def test_a_batch_is_acknowledged_when_it_was_learned_from(make: Any) -> None:
     until(lambda: run.stats().acked == 3)
     with pytest.raises(WaitTimeoutError):
         next(run.batches(timeout=0))
+
+
+def test_ranks_of_the_learner_share_each_batch(make: Any, background: Any) -> None:
+    run = make("tcp", batch=4, group=1, max_lag=None)
+    with echoic.rl.join(run.address) as worker:
+        for group in worker.groups(map(str, range(12))):
+            with group:
+                fill(group, 0)
+
+    # As an all-reduce does: no rank goes on before all have their shares.
+    together = threading.Barrier(2)
+
+    def learn() -> list[str]:
+        keys: list[str] = []
+        for batch in echoic.rl.join(run.address).batches(rank=1, world=2, timeout=20):
+            keys += batch.keys
+            together.wait(20)
+        return keys
+
+    theirs, ours = background.start(learn), []
+    for batch in run.batches(rank=0, world=2, timeout=20):
+        ours += batch.keys
+        together.wait(20)
+        run.publish()
+        if len(ours) == 6:
+            break
+    until(lambda: run.stats().acked == 12)
+    run.close()
+    keys = theirs()
+    assert sorted(map(int, ours + keys)) == list(range(12))
 
 
 def test_versions_are_published_with_weights(make: Any) -> None:

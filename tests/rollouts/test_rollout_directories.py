@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -222,3 +224,54 @@ def test_the_command_line_prints_what_was_delivered(make: Make, tmp_path: Path) 
     assert "3 submitted" in text
     missing = runner.invoke(app, ["replay", str(tmp_path / "nothing")])
     assert missing.exit_code == 1
+
+
+KILLED = """
+import os, signal, sys
+from echoic.rollouts import RolloutTable
+
+table = RolloutTable(
+    "late", {"tokens": "int32", "values": "float32"}, {"reward": "float32"}, group_size=2,
+    batch_groups=1, late=("values", "reward"), directory=sys.argv[1], history=True, seed=1,
+)
+reservation = table.reserve()
+reservation.add_items(None, {"tokens": [[1, 2], [3]]}, versions=[0, 1])
+assert reservation.update(0, {"values": [5, 6]}, {"reward": 0.5}) == "running"
+if sys.argv[2] == "checkpoint":
+    table.checkpoint()
+reservation.update(1, {"values": [7]})
+print(*reservation.ticket, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("state", ["journal", "checkpoint"])
+def test_values_that_came_late_survive_a_kill(tmp_path: Path, state: str) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, tmp_path, state],
+        check=False,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    group, attempt = map(int, killed.stdout.split())
+    settings: dict[str, Any] = {
+        "columns": {"tokens": "int32", "values": "float32"},
+        "fields": {"reward": "float32"},
+        "group_size": 2,
+        "batch_groups": 1,
+        "directory": tmp_path,
+        "history": True,
+    }
+    with pytest.raises(RolloutError, match="schema"):
+        RolloutTable("late", **settings)
+    with RolloutTable("late", late=("values", "reward"), **settings) as table:
+        reservation = table.reservation((group, attempt))
+        assert reservation.update(1, fields={"reward": 1}) == "complete"
+        assert reservation.update(0, fields={"reward": 2}) == "complete"
+        batch = table.sample()
+    again = [delivered.batch for delivered in History(tmp_path)]
+    for one in (batch, *again):
+        assert one["values"].tolist() == [5, 6, 7]
+        assert one["reward"].tolist() == [2, 1]
+        assert one.versions.tolist() == [0, 0, 1]
+    assert len(again) == 1

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -667,3 +669,80 @@ def test_groups_are_reserved_in_the_order_of_their_keys(serve: Callable[..., Ser
     for wrong in ({}, {"count": 1, "keys": ["a"]}):
         with pytest.raises(TypeError, match="expected count or keys"):
             remote.reserve_many(**wrong)
+
+
+LATE = ("logprobs", "reward")
+
+
+def bare(reservation: Reservation, lengths: list[int]) -> str:
+    """Add whole items without what may come late."""
+    apart = {"tokens": [np.arange(length, dtype=np.int32) for length in lengths]}
+    apart["mask"] = [np.ones(length, np.uint8) for length in lengths]
+    return reservation.add_items(None, apart, {"prompt": list(lengths)})
+
+
+def test_a_judge_elsewhere_gives_what_is_late(serve: Callable[..., Served]) -> None:
+    served = serve(late=LATE, batch_groups=1, filter="max(reward) > 0", max_lag=1)
+    assert served.remote.settings["late"] == list(LATE)
+    reservation = served.remote.reserve(version=0)
+    assert bare(reservation, [3, 2]) == "running"
+    with echoic.connect(served.address) as client:
+        judge = client.rollouts("math").reservation(reservation.ticket)
+        logprobs = np.linspace(0, -1, 3).astype(np.float32)
+        assert judge.update(0, {"logprobs": logprobs}, {"reward": 1}) == "running"
+        # A consumer that waits gets the group that an update has completed.
+        with ThreadPoolExecutor(1) as pool:
+            taken = pool.submit(served.table.sample, lease=60, timeout=60)
+            while not served.table.stats().consumer_waits["GROUP"].waiting:
+                time.sleep(0.001)
+            judge.update(1, {"logprobs": [0, 0]}, wait=False)
+            assert judge.update(1, fields={"reward": 0}) == "complete"
+            batch = taken.result()
+        np.testing.assert_array_equal(batch["logprobs"], [*logprobs, 0, 0])
+        assert batch["reward"].tolist() == [1, 0]
+        assert batch["prompt"].tolist() == [3, 2]
+        # It is with the consumer, is there again, and is used.
+        assert judge.update(1, fields={"reward": 7}) == "delivered"
+        batch.nack()
+        served.table.publish_version(1)
+        assert judge.update(1, fields={"reward": 7, "prompt": 9}) == "complete"
+        batch = served.table.sample()
+        assert (batch["reward"].tolist(), batch["prompt"].tolist()) == ([1, 7], [3, 9])
+        assert judge.update(1, fields={"reward": 8}) == "over"
+
+
+def test_values_of_a_reservation_that_has_ended_change_nothing(
+    serve: Callable[..., Served],
+) -> None:
+    served = serve(late=LATE, batch_groups=1, on_expiry="suspend")
+    reservation = served.remote.reserve()
+    reservation.extend(0, {"tokens": [1, 2], "mask": [1, 1]})
+    judge = served.table.reservation(reservation.ticket)
+    assert judge.update(0, {"logprobs": [1, 2]}, {"reward": 5}) == "running"
+    reservation.suspend()
+    assert judge.update(0, fields={"reward": 6}) == "expired"
+    again = Reservation.resume(served.remote)
+    assert judge.update(0, fields={"reward": 6}) == "expired"
+    assert again.progress[0].columns["logprobs"].tolist() == [1, 2]
+    # Tokens that come then have no log-probability yet.
+    again.extend(0, {"tokens": [3], "mask": [1]})
+    again.suspend()
+    again = Reservation.resume(served.remote)
+    assert set(again.progress[0].columns) == {"tokens", "mask", "versions"}
+    again.finish(0, {"prompt": 1})
+    bare(again, [1])
+    for wrong, text in [
+        ({"item": 0, "columns": {"logprobs": [1]}}, "must be 3, as many as tokens of item 0"),
+        ({"item": 2, "fields": {"reward": 1}}, "one that has tokens or its end"),
+        ({"item": 0, "fields": {"rewards": 1}}, "there is no field 'rewards'"),
+        ({"item": 0}, "expected a column or a field"),
+    ]:
+        with pytest.raises((SpecError, RolloutError), match=text):
+            again.update(**wrong)
+    with pytest.raises(SpecError, match="'mask' is missing"):
+        again.add({"tokens": [1]}, {"prompt": 1})
+    assert again.update(1, {"logprobs": [0]}, {"reward": 0}) == "running"
+    assert again.update(0, {"logprobs": [1, 2, 3]}) == "complete"
+    batch = served.remote.sample()
+    assert batch["logprobs"].tolist() == [1, 2, 3, 0]
+    assert batch["reward"].tolist() == [5, 0]

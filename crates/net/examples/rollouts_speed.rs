@@ -46,7 +46,8 @@ fn config() -> RolloutConfig {
         column("logprobs", Dtype::Float(4)),
         column("mask", Dtype::UInt(1)),
     ];
-    let schema = Schema { columns, fields: vec![column("reward", Dtype::Float(4))], mask: Some(2) };
+    let fields = vec![column("reward", Dtype::Float(4))];
+    let schema = Schema { columns, fields, mask: Some(2), ..Schema::default() };
     RolloutConfig {
         max_lag: Some(8),
         max_tokens: TOKENS,
@@ -75,8 +76,9 @@ fn send(client: &Rollouts, reservation: &Reservation, arrays: &Arrays) -> Result
             priority: 1.0,
             tokens: TOKENS,
             bytes: len,
+            absent: 0,
             runs: &runs,
-            finish: Some((&1f32.to_le_bytes(), &[])),
+            finish: Some(((&1f32.to_le_bytes(), 0), &[])),
         }
         .encode(&mut head);
         bulk.extend([&**ids, logprobs, mask]);

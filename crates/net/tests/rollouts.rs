@@ -97,9 +97,10 @@ fn item_of(version: i64, hold: Hold, index: u32, tokens: u32) -> Change {
     let ids = (0..tokens).flat_map(|token| (mark * 1000 + token).to_le_bytes());
     let bytes = ids.chain((0..tokens).map(|_| 1)).collect();
     let runs = [Run { version, tokens }].into_iter().filter(|run| run.tokens > 0).collect();
-    let segment = Arc::new(Segment { runs, tokens, bytes });
+    let segment = Arc::new(Segment { runs, tokens, bytes, absent: 0 });
     let blobs = vec![("text".to_owned(), format!("item {mark}").into_bytes())];
-    let finish = Some(Arc::new(Finish { fields: (mark as f32).to_le_bytes().to_vec(), blobs }));
+    let fields = (mark as f32).to_le_bytes().to_vec();
+    let finish = Some(Arc::new(Finish { fields, absent: 0, blobs }));
     Change::Append(Append { hold, item: index, sequence: 0, segment, finish, priority: 1.0 })
 }
 
@@ -464,7 +465,8 @@ fn blobs_come_in_parts_up_to_their_limit() {
         let client = connect(server);
         let hold = reservations(soon(|wait| client.call(0, &[reserve(1)], wait)).unwrap())[0].hold;
         let with_blob = |bytes: Vec<u8>| {
-            let finish = Finish { fields: vec![0; 4], blobs: vec![("b".into(), bytes)] };
+            let blobs = vec![("b".into(), bytes)];
+            let finish = Finish { fields: vec![0; 4], absent: 0, blobs };
             let (segment, finish) = (Arc::default(), Some(Arc::new(finish)));
             let (item, sequence, priority) = (0, 0, 1.0);
             Change::Append(Append { hold, item, sequence, segment, finish, priority })
@@ -1056,7 +1058,8 @@ fn a_name_that_is_too_long_is_refused_and_the_connection_goes_on() {
             assert_eq!(one(&client, sourced), refused("name of a source"));
             let resume = Change::Resume { source: name.clone(), ttl_ms: None };
             assert_eq!(one(&client, resume), refused("name of a source"));
-            let finish = Some(Arc::new(Finish { fields: vec![0; 4], blobs: vec![(name, vec![])] }));
+            let (fields, blobs) = (vec![0; 4], vec![(name, vec![])]);
+            let finish = Some(Arc::new(Finish { fields, absent: 0, blobs }));
             let segment = Arc::default();
             let (item, sequence, priority) = (0, 0, 1.0);
             let append = Change::Append(Append { hold, item, sequence, segment, finish, priority });

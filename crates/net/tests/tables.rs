@@ -943,8 +943,8 @@ fn rollouts() -> Arc<RolloutTable> {
     {
         let runs = [Run { version: 0, tokens: 3 }].into_iter().collect();
         let bytes = [[5; 12].as_slice(), &[1; 3]].concat();
-        let segment = Arc::new(Segment { runs, tokens: 3, bytes });
-        let finish = Some(Arc::new(Finish { fields: vec![0; 8], blobs: Vec::new() }));
+        let segment = Arc::new(Segment { runs, tokens: 3, bytes, absent: 0 });
+        let finish = Some(Arc::new(Finish { fields: vec![0; 8], ..Finish::default() }));
         let hold = reservation.hold;
         let append = Append { hold, item, sequence: 0, segment, finish, priority: 1.0 };
         table.apply(&Change::Append(append)).unwrap();

@@ -16,14 +16,16 @@ use echoic_replay::rollouts::batch::{Form, Head, Shape};
 use echoic_replay::rollouts::codec::AppendHead;
 use echoic_replay::rollouts::filter::Filter;
 use echoic_replay::rollouts::idle::Sides;
-use echoic_replay::rollouts::item::{Finish, Item, Run, Segment};
+use echoic_replay::rollouts::item::{ColumnUpdate, Finish, Item, Run, Segment, Updates};
 use echoic_replay::rollouts::ledger::{
     Append, Balance, Blocked, Change, ChangeError, Counts, GroupStatus, GroupTotals, Hold, Lease,
-    Outcome, Progress, Reservation, Reserve, Size, Source, Want,
+    Outcome, Progress, Reservation, Reserve, Size, Source, Update, Want,
 };
 use echoic_replay::rollouts::starvation::Hunger;
 use echoic_replay::rollouts::table::{CallError, RolloutInfo};
-use echoic_replay::rollouts::{Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, Schema};
+use echoic_replay::rollouts::{
+    Column, Delivery, Late, OnExpiry, OnStale, Order, RolloutConfig, Schema,
+};
 use echoic_replay::table::Waits;
 
 #[path = "common/frames.rs"]
@@ -115,12 +117,19 @@ fn refusals() -> Vec<ChangeError> {
 
 fn segment() -> Arc<Segment> {
     let runs = [(3, 2), (4, 1)].map(|(version, tokens)| Run { version, tokens });
-    Arc::new(Segment { runs: runs.into_iter().collect(), tokens: 3, bytes: vec![1, 2, 3] })
+    let runs = runs.into_iter().collect();
+    Arc::new(Segment { runs, tokens: 3, bytes: vec![1, 2, 3], absent: 1 })
 }
 
 fn finish() -> Arc<Finish> {
     let blobs = vec![("image".to_owned(), vec![7; 5]), (String::new(), vec![])];
-    Arc::new(Finish { fields: vec![9, 8], blobs })
+    Arc::new(Finish { fields: vec![9, 8], absent: 2, blobs })
+}
+
+fn updates() -> Updates {
+    let column = |column, bytes| ColumnUpdate { column, tokens: 3, bytes: Arc::new(bytes) };
+    let columns = vec![column(0, vec![4; 12]), column(1, vec![5; 3])];
+    Updates { columns, fields: vec![(0, vec![6; 4]), (1, Vec::new())] }
 }
 
 fn append() -> Append {
@@ -130,9 +139,14 @@ fn append() -> Append {
 
 fn outcomes() -> Outcomes {
     let reservation = Reservation { hold: HOLD, key: "key".into(), version: 5, ttl_ms: 6 };
-    let started =
-        Item { index: 1, segments: [segment(), segment()].into_iter().collect(), finish: None };
-    let items = vec![started, Item { index: 2, finish: Some(finish()), ..Item::default() }];
+    let started = Item {
+        index: 1,
+        segments: [segment(), segment()].into_iter().collect(),
+        ..Item::default()
+    };
+    let updates = Some(Arc::new(updates()));
+    let ended = Item { index: 2, finish: Some(finish()), updates, ..Item::default() };
+    let items = vec![started, ended];
     let statuses = [
         GroupStatus::Running,
         GroupStatus::Complete,
@@ -141,6 +155,7 @@ fn outcomes() -> Outcomes {
         GroupStatus::Expired,
         GroupStatus::Stale,
         GroupStatus::Over,
+        GroupStatus::Delivered,
     ];
     let outcomes = [
         Outcome::Done,
@@ -197,6 +212,7 @@ fn config(name: &str) -> RolloutConfig {
             columns: vec![column("ids", Dtype::Int(4)), column("mask", Dtype::Bool)],
             fields: vec![column("reward", Dtype::Float(4)), column("task", Dtype::Bytes(7))],
             mask: Some(1),
+            late: Late { columns: 2, fields: 1 },
         },
         group_size: 4,
         redundancy: 2,
@@ -243,6 +259,7 @@ fn changes() -> Vec<Change> {
         Change::Reserve(reserve),
         Change::Append(append()),
         Change::Append(started),
+        Change::Update(Update { hold: HOLD, item: 3, values: updates() }),
         Change::Fail { holds: vec![HOLD, HOLD] },
         Change::Suspend { holds: vec![HOLD] },
         Change::Resume { source: "s".into(), ttl_ms: Some(6) },
@@ -295,9 +312,11 @@ fn the_head_of_tokens_elsewhere_is_that_of_an_append() {
     let blobs: Vec<(&str, u32)> =
         finish.blobs.iter().map(|(name, bytes)| (name.as_str(), bytes.len() as u32)).collect();
     let (tokens, bytes) = (segment.tokens, segment.bytes.len() as u32);
-    let (runs, finish) = (&*segment.runs, Some((&*finish.fields, &*blobs)));
+    let (runs, absent) = (&*segment.runs, segment.absent);
+    let finish = Some(((&*finish.fields, finish.absent), &*blobs));
     let (mut head, mut expected) = (Vec::new(), Vec::new());
-    AppendHead { hold, item, sequence, priority, tokens, bytes, runs, finish }.encode(&mut head);
+    AppendHead { hold, item, sequence, priority, tokens, bytes, absent, runs, finish }
+        .encode(&mut head);
     Change::Append(append()).encode(&mut expected);
     assert_eq!(head, expected);
 }

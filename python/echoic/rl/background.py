@@ -22,7 +22,7 @@ __all__ = ["Renewer", "Reserver", "SendQueue", "in_thread"]
 Value = TypeVar("Value")
 
 # Seconds after which reservations that were taken ahead are given back, if none was used since.
-_IDLE = 0.02
+_IDLE = 0.05
 # How many groups are reserved at once.
 _MOST = 1024
 # Seconds that closing waits for what the renewer still does.
@@ -319,6 +319,11 @@ class SendQueue:
         elif self._empty is not None:
             self._empty.set_result(None)
             self._empty = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something waits for room."""
+        return bool(self._calls)
 
     async def empty(self) -> None:
         """Wait until everything was sent."""

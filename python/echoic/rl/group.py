@@ -32,6 +32,7 @@ __all__ = ["Group", "Item", "parse_handle"]
 
 # What the table says of a group, for one that can still get tokens.
 _RUNNING = "running"
+_STATUS = {_RUNNING: "open", "complete": "complete", "delivered": "complete"}
 # The fields of an item whose end was sent.
 _SENT: dict[str, Any] = {}
 
@@ -61,10 +62,9 @@ def _joined(values: Sequence[Any]) -> Any:
     return np.concatenate(values)
 
 
-def _bytes_of(values: Any) -> int:
-    """Return how many bytes values have; about, if they are no array."""
-    size: int = getattr(values, "nbytes", -1)
-    return size if size >= 0 else 8 * len(values)
+def _bytes_of(blobs: Mapping[str, bytes] | None) -> int:
+    """Return how many bytes the blobs of an item have."""
+    return sum(map(len, blobs.values())) if blobs else 0
 
 
 class Item:
@@ -119,10 +119,10 @@ class Item:
 
     @property
     def columns(self) -> dict[str, Array]:
-        """The tokens so far by column, and under ``"versions"`` the version of each.
+        """Tokens by column, and under ``"versions"`` the version of each.
 
-        Of an item that another worker began, those that it sent are included. Once the group was
-        sent as a whole, nothing is left here.
+        These are the tokens that another worker sent, of an item that it began, and those that were
+        written and not sent yet.
         """
         parts = [] if self._found is None else [self._found]
         if self._columns is not None:
@@ -196,6 +196,39 @@ class Item:
         if group._at_once:
             group._worker._post(list(self._calls()), group._loop)
 
+    def update(self, **values: Any) -> None:
+        """Set values of tokens that are there, or of the item: any columns and fields.
+
+        Columns and fields that the run has as ``late`` may be left out in :meth:`write` and
+        :meth:`done`, and come by this, from any process that has the :attr:`handle`. The value that
+        comes last counts. Once the group is delivered or gone, nothing is changed: see
+        :attr:`Group.status` and :attr:`Group.reason`.
+
+        Args:
+            **values: For each column, a value of every token of the item; for each field, a value.
+
+        Raises:
+            RolloutError: If columns come before :meth:`write` in the block of the group, or fields
+                before :meth:`done`.
+        """
+        group = self.group
+        names = group._worker._names
+        columns = {name: value for name, value in values.items() if name in names}
+        fields = {name: value for name, value in values.items() if name not in names}
+        if not group._at_once:
+            if fields and self._fields is None:
+                raise RolloutError(f"expected fields of {self!r} with done(), got them before")
+            if columns and self._columns is None:
+                raise RolloutError(f"expected tokens in {self!r} before other values of them")
+            if columns:
+                self._columns = {**self._join(), **columns}
+            if fields:
+                self._fields = {**(self._fields or {}), **fields}
+            return
+        size = len(next(iter(columns.values()), ())) * group._worker._token_bytes
+        send = partial(group._table.update, group._hold, self.index, columns, fields, False)
+        group._worker._post([(group, send, size)], group._loop)
+
     def _join(self) -> dict[str, Any]:
         """Join what was written in several calls; return the columns."""
         parts = [(self._columns or {}, self._version), *(self._more or ())]
@@ -229,7 +262,7 @@ class Item:
             fields = self._fields if index == len(parts) - 1 else None
             if fields is not None:
                 self._fields = _SENT
-            size = sum(map(_bytes_of, (columns or {}).values()))
+            size = len(next(iter((columns or {}).values()), ())) * self.group._worker._token_bytes
             yield self.group, partial(self._append, columns, version, fields), size
 
     def _append(
@@ -360,13 +393,14 @@ class Group:
         Answers of remote servers are not waited for: after :meth:`Worker.flush` it is final.
         """
         word = self._known()
-        return {_RUNNING: "open", "complete": "complete"}.get(word, "dropped")
+        return _STATUS.get(word, "dropped")
 
     @property
     def reason(self) -> str:
         """Why the group was dropped, in the table's word: ``"filtered"``, ``"stale"`` ...
 
         The others are ``"rejected"``, ``"expired"`` and ``"over"``; ``""`` if it was not dropped.
+        ``"delivered"`` if it is complete and an :meth:`Item.update` came too late.
         """
         word = self._known()
         return "" if word in {_RUNNING, "complete"} else word
@@ -441,7 +475,9 @@ class Group:
                 break
         size = 0
         if self._loop is not None:
-            size = sum(sum(map(_bytes_of, values)) for values in columns.values())
+            tokens = next(iter(columns.values()), ())
+            size = sum(map(len, tokens)) * self._worker._token_bytes
+            size += sum(map(_bytes_of, blobs or ()))
         send = partial(
             self._table.append_flat,
             self._hold,
@@ -511,7 +547,9 @@ class Group:
             self._end(kind)
             return
         try:
-            await worker._post_later(self._calls())
+            calls = self._calls()
+            if not worker._sends(calls, self._loop):
+                await worker._post_later(calls)
         except Exception as error:
             # A task that is cancelled while there is no room has sent nothing yet, but will.
             self._end(type(error))

@@ -49,6 +49,9 @@ class Groups:
         key: Callable[[Any], str] | None,
         source: str,
     ) -> None:
+        # Prompts that were read, and their keys; and reservations for the first of them.
+        self._prompts: deque[tuple[Any, str]] = deque()
+        self._given: deque[Given] = deque()
         self._worker = worker
         self._key = key
         self._source = source
@@ -64,9 +67,6 @@ class Groups:
             )
         # What is read ahead of an iterator would be lost to others when the loop is left.
         self._reads_ahead = self._sync is not None and self._sync is not prompts
-        # Prompts that were read, and their keys; and reservations for the first of them.
-        self._prompts: deque[tuple[Any, str]] = deque()
-        self._given: deque[Given] = deque()
         # How many were reserved last and when; how many groups were begun.
         self._last, self._when = 0, 0.0
         self._begun = self._seen = 0

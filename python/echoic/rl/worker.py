@@ -13,6 +13,8 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from echoic.connection import Connection, connect
 from echoic.errors import (
     ClosedError,
@@ -125,7 +127,9 @@ class Worker:
         self._version: int | None = None
         self._loaded: int | None = None
         self._subscription: Subscription | None = None
-        self._size = 0
+        self._size = self._token_bytes = 0
+        # Of the columns.
+        self._names: frozenset[str] = frozenset()
         self._renew_every = 20.0
         self._begin()
         _workers.add(self)
@@ -170,6 +174,9 @@ class Worker:
                         f"worker that died stay; {table.name!r} has {settings['on_expiry']!r}"
                     )
                 self._size = settings["group_size"] + settings["redundancy"]
+                self._names = frozenset(settings["columns"])
+                kinds = settings["columns"].values()
+                self._token_bytes = sum(np.dtype(kind).itemsize for kind in kinds)
                 self._renew_every = settings["reservation_ttl"] / 3
                 self._native = table._native
                 self._joined = table
@@ -330,6 +337,16 @@ class Worker:
                 self._renewer.do(partial(self._try_to_send, call))
         else:
             self._send_queue().post(calls, is_awaited=False)
+
+    def _sends(self, calls: Sequence[Call], loop: asyncio.AbstractEventLoop | None) -> bool:
+        """Send a call if that is all that a loop has to send, and there is room."""
+        if len(calls) != 1:
+            return False
+        queue = self._send_queues.get(loop)  # type: ignore[arg-type]
+        if (queue is not None and queue.is_waiting) or not self._has_room(calls[0][2]):
+            return False
+        self._send(calls[0])
+        return True
 
     async def _post_later(self, calls: Sequence[Call]) -> None:
         """Send calls, without holding up the loop."""

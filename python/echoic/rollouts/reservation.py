@@ -29,9 +29,10 @@ class ItemProgress(NamedTuple):
 
     #: Number of its segments.
     segments: int
-    #: Whether it is complete.
+    #: Whether it has its end: it gets no more tokens.
     finished: bool
-    #: Its tokens by column, and under ``"versions"`` the policy version of each token.
+    #: Its tokens by column, and under ``"versions"`` the policy version of each token. Columns
+    #: whose values have not come are left out.
     columns: dict[str, np.ndarray]
 
 
@@ -55,7 +56,7 @@ class Reservation:
     group: ``"running"``; ``"complete"``; ``"filtered"`` (complete, but removed by the table's
     filter); or ``"rejected"``, ``"expired"``, ``"stale"`` or ``"over"``, after which the producer
     should make another reservation. A group of a server that was restarted without a directory is
-    ``"expired"``.
+    ``"expired"``. :meth:`update` also returns ``"delivered"``.
 
     As a context manager it gives the group up if an exception ends the block, so that another can
     be made.
@@ -164,7 +165,8 @@ class Reservation:
         """Identifies the reservation in another process: pass it to ``table.reservation``.
 
         The other process continues with the items as they are then. Processes that share a group at
-        the same time must add different items.
+        the same time must add different items; :meth:`update` and :meth:`finish` may be called by
+        any of them.
         """
         return self._hold
 
@@ -182,8 +184,9 @@ class Reservation:
         """Add a whole item, or the last segment of one.
 
         Args:
-            columns: For each column of the table, a value of every token.
-            fields: For each field of the table, a value.
+            columns: For each column of the table, a value of every token. Those that are
+                :class:`late <RolloutTable>` may be left out.
+            fields: For each field of the table, a value. Those that are late may be left out.
             item: Index of the item in the group, from 0 on; the next free one when ``None``.
                 Producers that share a group must pass it.
             versions: The policy version that made the tokens, or one for each token;
@@ -236,6 +239,56 @@ class Reservation:
     ) -> str:
         """Mark an item as complete. The arguments are those of :meth:`add`."""
         return self._append(item, None, None, fields or {}, blobs, priority, wait=wait)
+
+    def update(
+        self,
+        item: int,
+        columns: Mapping[str, Any] | None = None,
+        fields: Mapping[str, Any] | None = None,
+        *,
+        wait: bool = True,
+    ) -> str:
+        """Set whole columns or fields of an item that has tokens or its end.
+
+        These are values that come later, such as a reward or log-probabilities of a reference
+        model, from any process that has the :attr:`ticket`. Columns and fields need not be in the
+        table's ``late``; the value that comes last counts. A group that is complete by this call is
+        filtered and delivered as any other. Values that come after that count too, until the group
+        is delivered, but it is not filtered again.
+
+        Args:
+            item: Index of the item in the group.
+            columns: Any columns of the table, with a value for every token that the item has.
+            fields: Any fields of the table.
+            wait: As for :meth:`add`.
+
+        Returns:
+            The status of the group. After ``"running"`` or ``"complete"`` the values count. After
+            any other, nothing was changed: ``"delivered"`` (the group is in a batch, or was
+            before), ``"over"``, ``"expired"`` (the reservation has ended), ``"stale"``,
+            ``"filtered"`` or ``"rejected"``. If a connection is lost, the call is repeated, and the
+            answer can be one of these though the values were taken the first time.
+
+        Raises:
+            SpecError: If there is no such column or field, or a value has another dtype.
+            RolloutError: If the item has no tokens and no end, or the number of values is not that
+                of its tokens.
+        """
+        # Raise errors of earlier calls before this call sends anything.
+        self._collect(everything=wait)
+        answer: str | RolloutCall
+        try:
+            answer = self._table.update(
+                self._hold,
+                item,
+                None if columns is None else dict(columns),
+                None if fields is None else dict(fields),
+                wait,
+            )
+        except GroupNotFoundError:
+            answer = "expired"
+        # There is nothing to undo if it fails.
+        return self._note(answer, _Sent(item, 0, 0, self._next))
 
     def add_items(
         self,

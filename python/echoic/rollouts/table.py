@@ -58,6 +58,9 @@ class RolloutTable:
         columns: The name and dtype of each column; every token has a value in each.
         fields: The name and dtype of each number that an item has as a whole.
         mask: The column that says which tokens count, for ``on_stale="mask"``.
+        late: Names of columns and fields that may come later, by :meth:`Reservation.update`. They
+            may be left out when an item is added. It counts as finished when it has its end and all
+            of them.
         group_size: Number of finished items that make a group complete: n. Default: 1.
         redundancy: Number of items that may be started beyond n. The first n that are finished
             count. Default: 0.
@@ -97,7 +100,8 @@ class RolloutTable:
         on_expiry: Whether to reject the group of a reservation that ended (``"reject"``), or to
             suspend it until another producer resumes it (``"suspend"``).
         filter: Which complete groups to keep: a condition on their items' fields and ``length``,
-            such as ``"spread(reward) > 0 and max(length) < 4096"``.
+            such as ``"spread(reward) > 0 and max(length) < 4096"``. It is evaluated once, when the
+            group is complete.
         limiter: How often groups are delivered on average, in addition to the other limits.
         seed: Seed of all random choices; random when ``None``. :attr:`settings` reports it. A table
             of a directory keeps the seed that it began with.
@@ -145,6 +149,7 @@ class RolloutTable:
         fields: Mapping[str, DTypeLike] | None = None,
         *,
         mask: str | None = None,
+        late: Iterable[str] = (),
         group_size: int = 1,
         redundancy: int = 0,
         group_deadline: float | None = None,
@@ -181,6 +186,7 @@ class RolloutTable:
             "columns": [(column, np.dtype(dtype)) for column, dtype in columns.items()],
             "fields": [(field, np.dtype(dtype)) for field, dtype in (fields or {}).items()],
             "mask": mask,
+            "late": list(late),
             "group_size": group_size,
             "redundancy": redundancy,
             "group_deadline": group_deadline,

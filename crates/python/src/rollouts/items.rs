@@ -1,13 +1,14 @@
 //! Arrays of an item as the bytes that a table keeps, and back.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use echoic_replay::codec::Encode;
-use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::codec::AppendHead;
-use echoic_replay::rollouts::item::{Finish, Item, Run, Segment};
+use echoic_replay::rollouts::item::{ColumnUpdate, Finish, Item, Run, Segment, Updates};
 use echoic_replay::rollouts::ledger::Hold;
 use echoic_replay::rollouts::schema::MAX_COLUMN_NAME;
+use echoic_replay::rollouts::{Late, RolloutConfig, Schema};
 use numpy::{PyArrayDescr, PyArrayDescrMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
@@ -23,6 +24,7 @@ use crate::sources::DETACH_BYTES;
 pub struct Columns {
     columns: Vec<Named>,
     fields: Vec<Named>,
+    schema: Schema,
 }
 
 struct Named {
@@ -265,6 +267,19 @@ fn runs(
     Ok(runs)
 }
 
+/// The columns or fields that a dict leaves out, of those that it may: a bit for each place.
+fn absent(py: Python<'_>, known: &[Named], late: u64, dict: &Bound<'_, PyDict>) -> PyResult<u64> {
+    let mut absent = 0;
+    if late != 0 {
+        for (at, named) in known.iter().enumerate() {
+            if late >> at & 1 == 1 && !dict.contains(named.name.bind(py))? {
+                absent |= 1 << at;
+            }
+        }
+    }
+    Ok(absent)
+}
+
 /// How many tokens each item has, of so many in all.
 fn whole_lengths(py: Python<'_>, lengths: &Bound<'_, PyAny>, len: usize) -> PyResult<Vec<usize>> {
     let lengths = index_numbers(lengths)?;
@@ -373,6 +388,8 @@ pub struct Flat<'py> {
     apart: Option<usize>,
     /// The fields of each item, one item after the other.
     fields: Vec<u8>,
+    /// What is left out.
+    absent: Late,
     lengths: Vec<usize>,
     runs: Vec<SmallVec<[Run; 1]>>,
     /// Of each item, or empty if none has any.
@@ -384,6 +401,7 @@ pub struct Still<'a> {
     columns: Pieces<'a>,
     apart: Option<usize>,
     fields: &'a [u8],
+    absent: Late,
     lengths: &'a [usize],
     runs: &'a [SmallVec<[Run; 1]>],
     blobs: Vec<Vec<(&'a str, &'a [u8])>>,
@@ -414,8 +432,9 @@ impl Flat<'_> {
         for of_item in &self.blobs {
             blobs.push(of_item.iter().map(|(name, blob)| (&**name, blob.as_bytes())).collect());
         }
-        let Self { apart, fields, lengths, runs, .. } = self;
-        Still { columns: pieces(&self.columns), apart: *apart, fields, lengths, runs, blobs }
+        let Self { apart, fields, absent, lengths, runs, .. } = self;
+        let (columns, apart, absent) = (pieces(&self.columns), *apart, *absent);
+        Still { columns, apart, fields, absent, lengths, runs, blobs }
     }
 }
 
@@ -435,6 +454,11 @@ impl<'a> Still<'a> {
         }
     }
 
+    /// The columns that an item of so many tokens lacks.
+    fn absent_of(&self, length: usize) -> u64 {
+        if length == 0 { 0 } else { self.absent.columns }
+    }
+
     fn blobs_of(&self, at: usize) -> &[(&'a str, &'a [u8])] {
         self.blobs.get(at).map_or(&[], Vec::as_slice)
     }
@@ -448,8 +472,10 @@ impl<'a> Still<'a> {
             start += length;
             let blob = |(name, blob): &(&str, &[u8])| ((*name).to_owned(), blob.to_vec());
             let blobs = self.blobs_of(at).iter().map(blob).collect();
-            let segment = Segment { runs: runs.clone(), tokens: *length as u32, bytes };
-            (segment, Finish { fields: self.fields_of(at).to_vec(), blobs })
+            let (tokens, fields) = (*length as u32, self.fields_of(at).to_vec());
+            let absent = self.absent_of(*length);
+            let segment = Segment { runs: runs.clone(), tokens, bytes, absent };
+            (segment, Finish { fields, absent: self.absent.fields, blobs })
         };
         self.lengths.iter().zip(self.runs).enumerate().map(item).collect()
     }
@@ -472,8 +498,9 @@ impl<'a> Still<'a> {
                 priority,
                 tokens: *length as u32,
                 bytes: (length * row) as u32,
+                absent: self.absent_of(*length),
                 runs,
-                finish: Some((self.fields_of(at), &blobs)),
+                finish: Some(((self.fields_of(at), self.absent.fields), &blobs)),
             }
             .encode(&mut out);
         }
@@ -500,22 +527,38 @@ impl Columns {
     pub fn new(py: Python<'_>, config: &RolloutConfig) -> PyResult<Self> {
         let schema = &config.schema;
         let (columns, fields) = (Named::all(py, &schema.columns)?, Named::all(py, &schema.fields)?);
-        Ok(Self { columns, fields })
+        Ok(Self { columns, fields, schema: schema.clone() })
+    }
+
+    /// The columns that a dict leaves out: a bit for each place.
+    fn absent_columns(&self, py: Python<'_>, dict: &Bound<'_, PyDict>) -> PyResult<u64> {
+        absent(py, &self.columns, self.schema.late.columns, dict)
+    }
+
+    /// The columns that are not left out.
+    fn present(&self, absent: u64) -> impl Iterator<Item = &Named> + Clone {
+        let columns = self.columns.iter().enumerate();
+        columns.filter(move |(at, _)| absent >> at & 1 == 0).map(|(_, named)| named)
     }
 
     fn values<'py>(
         &self,
         py: Python<'py>,
         dict: &Bound<'py, PyDict>,
+        absent: u64,
     ) -> PyResult<(Vec<Values<'py>>, usize)> {
+        let present = self.present(absent);
         let values: Vec<Values<'_>> =
-            self.columns.iter().map(|named| named.values(py, dict)).collect::<PyResult<_>>()?;
+            present.clone().map(|named| named.values(py, dict)).collect::<PyResult<_>>()?;
         refuse_others(py, "column", &self.columns, dict)?;
+        if values.is_empty() {
+            return Err(spec_error(py, "columns: expected at least one, got none".to_owned()));
+        }
         let len = values.first().map_or(0, |values| values.len);
-        for (named, values) in self.columns.iter().zip(&values) {
+        for (named, values) in present.clone().zip(&values) {
             if values.len != len {
                 let (name, got) = (named.name.bind(py), values.len);
-                let first = self.columns.first().map(|named| named.name.bind(py).to_string());
+                let first = present.clone().next().map(|named| named.name.bind(py).to_string());
                 let text = format!(
                     "column {name:?}: expected {len} values, as many as {:?} has; got {got}",
                     first.unwrap_or_default()
@@ -534,12 +577,14 @@ impl Columns {
         versions: &Bound<'_, PyAny>,
     ) -> PyResult<Segment> {
         let Some(columns) = columns else { return Ok(Segment::default()) };
-        let (values, len) = self.values(py, columns)?;
+        let absent = self.absent_columns(py, columns)?;
+        let (values, len) = self.values(py, columns, absent)?;
         let runs = runs(py, versions, len)?;
         let total = values.iter().map(|values| values.len * values.size).sum();
         let pieces = pieces(&values);
         let bytes = copying(py, total, || gathered(&pieces, 0, len));
-        Ok(Segment { runs, tokens: len as u32, bytes })
+        // No tokens lack nothing.
+        Ok(Segment { runs, tokens: len as u32, bytes, absent: if len == 0 { 0 } else { absent } })
     }
 
     /// The end of an item.
@@ -550,8 +595,12 @@ impl Columns {
         blobs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Finish> {
         let mut bytes = Vec::new();
-        for named in &self.fields {
-            named.scalar(py, fields, &mut bytes)?;
+        let absent = absent(py, &self.fields, self.schema.late.fields, fields)?;
+        for (at, named) in self.fields.iter().enumerate() {
+            match absent >> at & 1 {
+                0 => named.scalar(py, fields, &mut bytes)?,
+                _ => bytes.resize(bytes.len() + named.size, 0),
+            }
         }
         refuse_others(py, "field", &self.fields, fields)?;
         let mut named = Vec::new();
@@ -559,7 +608,44 @@ impl Columns {
             let bytes = blob.cast::<PyBytes>()?.as_bytes();
             named.push((name.extract()?, copying(py, bytes.len(), || bytes.to_vec())));
         }
-        Ok(Finish { fields: bytes, blobs: named })
+        Ok(Finish { fields: bytes, absent, blobs: named })
+    }
+
+    /// Values of whole columns and of fields.
+    pub fn updates(
+        &self,
+        py: Python<'_>,
+        columns: Option<&Bound<'_, PyDict>>,
+        fields: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Updates> {
+        let mut updates = Updates::default();
+        if let Some(columns) = columns.filter(|columns| !columns.is_empty()) {
+            let absent = absent(py, &self.columns, u64::MAX, columns)?;
+            let (values, len) = self.values(py, columns, absent)?;
+            let places = (0..).zip(&self.columns).filter(|(at, _)| absent >> at & 1 == 0);
+            for ((column, _), values) in places.zip(&values) {
+                let piece = [(values.piece(), values.size)];
+                let bytes = copying(py, len * values.size, || gathered(&piece, 0, len));
+                let (tokens, bytes) = (len as u32, Arc::new(bytes));
+                updates.columns.push(ColumnUpdate { column, tokens, bytes });
+            }
+        }
+        if let Some(fields) = fields {
+            let absent = absent(py, &self.fields, u64::MAX, fields)?;
+            for (place, named) in (0..).zip(&self.fields).filter(|(at, _)| absent >> at & 1 == 0) {
+                let mut bytes = Vec::with_capacity(named.size);
+                named.scalar(py, fields, &mut bytes)?;
+                updates.fields.push((place, bytes));
+            }
+            refuse_others(py, "field", &self.fields, fields)?;
+        }
+        if updates == Updates::default() {
+            return Err(spec_error(
+                py,
+                "update: expected a column or a field, got none".to_owned(),
+            ));
+        }
+        Ok(updates)
     }
 
     /// The columns of items that have arrays of their own: those of the first item, then those of the next; and how
@@ -568,9 +654,11 @@ impl Columns {
         &self,
         py: Python<'py>,
         dict: &Bound<'py, PyDict>,
+        absent: u64,
     ) -> PyResult<(Vec<Values<'py>>, Vec<usize>)> {
+        let present = self.present(absent);
         let mut by_column = Vec::with_capacity(self.columns.len());
-        for named in &self.columns {
+        for named in present.clone() {
             let name = named.name.bind(py);
             let given = named.given(py, dict)?;
             let items = given.try_iter().map_err(|_| {
@@ -583,7 +671,7 @@ impl Columns {
         refuse_others(py, "column", &self.columns, dict)?;
         let lengths: Vec<usize> =
             by_column.first().into_iter().flatten().map(|values| values.len).collect();
-        for (named, column) in self.columns.iter().zip(&by_column) {
+        for (named, column) in present.zip(&by_column) {
             let name = named.name.bind(py);
             if column.len() != lengths.len() {
                 let (wanted, got) = (lengths.len(), column.len());
@@ -602,6 +690,9 @@ impl Columns {
                 return Err(spec_error(py, text));
             }
         }
+        if by_column.is_empty() {
+            return Err(spec_error(py, "columns: expected at least one, got none".to_owned()));
+        }
         let mut columns: Vec<_> = by_column.into_iter().map(Vec::into_iter).collect();
         let mut values = Vec::with_capacity(lengths.len() * columns.len());
         for _ in &lengths {
@@ -610,14 +701,24 @@ impl Columns {
         Ok((values, lengths))
     }
 
-    /// The fields of so many items, one item after the other.
-    fn rows(&self, py: Python<'_>, fields: &Bound<'_, PyDict>, items: usize) -> PyResult<Vec<u8>> {
+    /// The fields of so many items, one item after the other, with zeros for those that are left out.
+    fn rows(
+        &self,
+        py: Python<'_>,
+        fields: &Bound<'_, PyDict>,
+        absent: u64,
+        items: usize,
+    ) -> PyResult<Vec<u8>> {
         let row: usize = self.fields.iter().map(|named| named.size).sum();
         let mut rows = vec![0; row * items];
         let mut before = 0;
-        for named in &self.fields {
-            let given = named.given(py, fields)?;
+        for (at, named) in self.fields.iter().enumerate() {
             let size = named.size;
+            if absent >> at & 1 == 1 {
+                before += size;
+                continue;
+            }
+            let given = named.given(py, fields)?;
             let bytes = match named.plain_numbers(py, &given) {
                 Some(bytes) => bytes,
                 None => {
@@ -652,21 +753,24 @@ impl Columns {
         fields: &Bound<'py, PyDict>,
         blobs: Option<Vec<Option<Bound<'py, PyDict>>>>,
     ) -> PyResult<Flat<'py>> {
+        let absent_columns = self.absent_columns(py, columns)?;
         let (columns, lengths, apart) = match lengths {
             Some(lengths) => {
-                let (values, len) = self.values(py, columns)?;
+                let (values, len) = self.values(py, columns, absent_columns)?;
                 (values, whole_lengths(py, lengths, len)?, None)
             }
             None => {
-                let (values, lengths) = self.values_apart(py, columns)?;
-                (values, lengths, Some(self.columns.len()))
+                let (values, lengths) = self.values_apart(py, columns, absent_columns)?;
+                (values, lengths, Some(self.present(absent_columns).count()))
             }
         };
         let runs = match apart {
             Some(_) => runs_apart(py, versions, &lengths)?,
             None => runs_flat(py, versions, &lengths)?,
         };
-        let fields = self.rows(py, fields, lengths.len())?;
+        let absent_fields = absent(py, &self.fields, self.schema.late.fields, fields)?;
+        let fields = self.rows(py, fields, absent_fields, lengths.len())?;
+        let absent = Late { columns: absent_columns, fields: absent_fields };
         let blobs = blobs.unwrap_or_default();
         if !blobs.is_empty() && blobs.len() != lengths.len() {
             let (wanted, got) = (lengths.len(), blobs.len());
@@ -681,22 +785,20 @@ impl Columns {
             named.collect::<PyResult<_>>()
         };
         let blobs = blobs.into_iter().map(of_item).collect::<PyResult<_>>()?;
-        Ok(Flat { columns, apart, fields, lengths, runs, blobs })
+        Ok(Flat { columns, apart, fields, absent, lengths, runs, blobs })
     }
 
     /// What is there of an item: its tokens by column, and their versions.
     pub fn of_item<'py>(&self, py: Python<'py>, item: &Item) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
         let shape = PyTuple::new(py, [item.tokens()])?;
-        let mut before = 0;
-        for named in &self.columns {
-            let mut bytes = Vec::with_capacity(item.tokens() as usize * named.size);
-            for segment in &item.segments {
-                let tokens = segment.tokens as usize;
-                let column = tokens * before..tokens * (before + named.size);
-                bytes.extend_from_slice(segment.bytes.get(column).unwrap_or_default());
+        let missing = item.missing().columns;
+        for (at, named) in self.columns.iter().enumerate() {
+            if missing >> at & 1 == 1 {
+                continue;
             }
-            before += named.size;
+            let mut bytes = Vec::with_capacity(item.tokens() as usize * named.size);
+            self.schema.of_item(item, at).for_each(|piece| bytes.extend_from_slice(piece));
             let array = array::owned(&bytes, named.descr.bind(py), &shape)?;
             dict.set_item(named.name.bind(py), array)?;
         }

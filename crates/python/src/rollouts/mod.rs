@@ -20,7 +20,7 @@ use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::durable::DurableOptions;
 use echoic_replay::rollouts::ledger::{
     Append, Balance, Change, ChangeError, Counts, GroupStatus, GroupTotals, Hold, Lease, Outcome,
-    Progress, Reservation, Reserve, Size, Want,
+    Progress, Reservation, Reserve, Size, Update, Want,
 };
 use echoic_replay::rollouts::table::{CallError, RolloutInfo, RolloutTable as Core};
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
@@ -320,7 +320,25 @@ impl RolloutTable {
         let finish = finish.map(Arc::new);
         let append = Append { hold, item, sequence, segment, finish, priority };
         self.process.check(py)?;
-        self.reach.append(py, append, wait)
+        self.reach.add(py, append.hold.group, append.bytes(), Change::Append(append), wait)
+    }
+
+    /// Give values of whole columns and fields of an item; where the group has come to.
+    #[pyo3(signature = (hold, item, columns, fields, wait=true))]
+    fn update(
+        &self,
+        py: Python<'_>,
+        hold: PyHold,
+        item: u32,
+        columns: Option<&Bound<'_, PyDict>>,
+        fields: Option<&Bound<'_, PyDict>>,
+        wait: bool,
+    ) -> PyResult<Added> {
+        let values = self.columns.updates(py, columns, fields)?;
+        let hold = Hold { group: hold.0, attempt: hold.1 };
+        self.process.check(py)?;
+        let update = Update { hold, item, values };
+        self.reach.add(py, hold.group, update.bytes(), Change::Update(update), wait)
     }
 
     /// Add whole items; where the group has come to.

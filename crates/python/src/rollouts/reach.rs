@@ -74,21 +74,28 @@ impl Reach {
         }
     }
 
-    /// Has a group get tokens: waits for the answer, or, if there is something to wait for, does not.
-    pub fn append(&self, py: Python<'_>, append: Append, wait: bool) -> PyResult<Added> {
+    /// Has a group get tokens or values of so many bytes: waits for the answer, or, if there is something to wait for,
+    /// does not.
+    pub fn add(
+        &self,
+        py: Python<'_>,
+        group: u64,
+        bytes: usize,
+        change: Change,
+        wait: bool,
+    ) -> PyResult<Added> {
         let Self::There { link, number, .. } = self else {
-            return added(self.call(py, Change::Append(append), None)?);
+            return added(self.call(py, change, None)?);
         };
-        let (group, bytes) = (append.hold.group, append.bytes());
         if !wait {
             make_room(py, link, bytes)?;
         }
-        let start = || link.start_call(*number, &[Change::Append(append)], None);
+        let start = || link.start_call(*number, &[change], None);
         let calls = copying(py, bytes, start).or_raise(py)?;
         follow(py, link, group, bytes, calls, wait)
     }
 
-    /// As [`Reach::append`], of whole items from a place in the group on.
+    /// As [`Reach::add`], of whole items from a place in the group on.
     pub fn append_flat(
         &self,
         py: Python<'_>,

@@ -3,7 +3,9 @@
 use echoic_replay::limiter::Parameters;
 use echoic_replay::rollouts::durable::Durability;
 use echoic_replay::rollouts::filter::Filter;
-use echoic_replay::rollouts::{Column, Delivery, OnExpiry, OnStale, Order, RolloutConfig, Schema};
+use echoic_replay::rollouts::{
+    Column, Delivery, Late, OnExpiry, OnStale, Order, RolloutConfig, Schema,
+};
 use numpy::PyArrayDescr;
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
@@ -93,8 +95,20 @@ fn columns(dict: &Bound<'_, PyDict>, name: &str) -> PyResult<Vec<Column>> {
 
 /// The settings of a dict that the facade makes.
 pub fn config(py: Python<'_>, dict: &Bound<'_, PyDict>) -> PyResult<RolloutConfig> {
-    let schema =
-        Schema { columns: columns(dict, "columns")?, fields: columns(dict, "fields")?, mask: None };
+    let (columns, fields) = (columns(dict, "columns")?, columns(dict, "fields")?);
+    let mut late = Late::default();
+    for name in required::<Vec<String>>(dict, "late")? {
+        let place = |all: &[Column]| all.iter().take(64).position(|column| column.name == name);
+        match (place(&columns), place(&fields)) {
+            (Some(at), _) => late.columns |= 1 << at,
+            (None, Some(at)) => late.fields |= 1 << at,
+            (None, None) => {
+                let text = format!("late must be names of columns and fields, got {name:?}");
+                return Err(rollout_error(py, text));
+            }
+        }
+    }
+    let schema = Schema { columns, fields, mask: None, late };
     let mask: Option<String> = required(dict, "mask")?;
     let mask = mask.map(|mask| {
         let found = schema.columns.iter().position(|column| column.name == mask);
@@ -173,6 +187,13 @@ pub fn dict<'py>(py: Python<'py>, config: &RolloutConfig) -> PyResult<Bound<'py,
     dict.set_item("fields", named(&schema.fields)?)?;
     let mask = schema.mask.and_then(|mask| schema.columns.get(mask));
     dict.set_item("mask", mask.map(|column| &column.name))?;
+    let names = |columns: &[Column], late: u64| -> Vec<String> {
+        let late = columns.iter().enumerate().filter(|(at, _)| late >> at & 1 == 1);
+        late.map(|(_, column)| column.name.clone()).collect()
+    };
+    let mut late = names(&schema.columns, schema.late.columns);
+    late.append(&mut names(&schema.fields, schema.late.fields));
+    dict.set_item("late", late)?;
     dict.set_item("group_size", config.group_size)?;
     dict.set_item("redundancy", config.redundancy)?;
     dict.set_item("group_deadline", config.group_deadline_ms.map(seconds))?;

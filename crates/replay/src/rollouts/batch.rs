@@ -350,28 +350,24 @@ impl<'a> Layout<'a> {
         put_numbers(arrays.next(), runs().map(|run| i64::from(run.tokens)));
         let schema = &self.config.schema;
         let mut offset = 0;
-        for field in &schema.fields {
+        for (at, field) in schema.fields.iter().enumerate() {
             let size = field.dtype.itemsize();
             let Some(out) = arrays.next() else { return };
             for (place, item) in out.chunks_exact_mut(size).zip(self.items()) {
-                let fields = item.finish.as_ref().map(|finish| &*finish.fields);
-                match fields.and_then(|fields| fields.get(offset..offset + size)) {
+                match item.field(at, offset..offset + size) {
                     Some(bytes) => place.copy_from_slice(bytes),
                     None => place.fill(0),
                 }
             }
             offset += size;
         }
-        // Where a column begins in a segment, for each of its tokens.
-        let mut before = 0;
         for (at, column) in schema.columns.iter().enumerate() {
             let size = column.dtype.itemsize();
             let Some(out) = arrays.next() else { return };
-            self.write_column(out, before, size);
+            self.write_column(out, at, size);
             if schema.mask == Some(at) {
                 self.mask(out, column.dtype);
             }
-            before += size;
         }
         let Some(mut out) = arrays.next() else { return };
         for finish in self.items().filter_map(|item| item.finish.as_ref()) {
@@ -383,7 +379,7 @@ impl<'a> Layout<'a> {
         }
     }
 
-    fn write_column(&self, out: &mut [u8], before: usize, size: usize) {
+    fn write_column(&self, out: &mut [u8], column: usize, size: usize) {
         // Memory may have been another batch's; where tokens fill all cells, nothing of that is left.
         let tokens: usize = self.items().map(|item| item.tokens() as usize).sum();
         if out.len() != tokens * size {
@@ -391,10 +387,7 @@ impl<'a> Layout<'a> {
         }
         for (item, start) in self.items().zip(&self.starts) {
             let mut at = start * size;
-            for segment in &item.segments {
-                let tokens = segment.tokens as usize;
-                let column = tokens * before..tokens * (before + size);
-                let bytes = segment.bytes.get(column).unwrap_or_default();
+            for bytes in self.config.schema.of_item(item, column) {
                 if let Some(place) = out.get_mut(at..at + bytes.len()) {
                     place.copy_from_slice(bytes);
                 }

@@ -16,12 +16,12 @@ use super::batch::{Form, Shape};
 use super::config::{Delivery, OnExpiry, OnStale, Order, RolloutConfig};
 use super::filter::{self, Filter};
 use super::idle::{REASONS, Sides};
-use super::item::{Finish, Item, Run, Segment};
+use super::item::{ColumnUpdate, Finish, Item, Run, Segment, Updates};
 use super::ledger::{
     Append, Balance, Blocked, Change, ChangeError, Counts, GroupStatus, GroupTotals, Hold, Lease,
-    Outcome, Progress, Reservation, Reserve, Size, Source, Want,
+    Outcome, Progress, Reservation, Reserve, Size, Source, Update, Want,
 };
-use super::schema::{Column, Schema};
+use super::schema::{Column, Late, Schema};
 use super::starvation::Hunger;
 use super::table::{CallError, RolloutInfo};
 use crate::WaitReason;
@@ -53,6 +53,7 @@ variants! {
         17 => Status { hold: Hold },
         18 => Pause { paused: bool },
         19 => AwaitVersion { above: i64 },
+        20 => Update(update: Update),
     }
     Size { 0 => Groups(groups: u32), 1 => Tokens(tokens: u64) }
     Balance { 0 => Count, 1 => Tokens, 2 => Squares }
@@ -75,6 +76,8 @@ fields! {
         segment: Arc<Segment>,
         finish: Option<Arc<Finish>>,
     }
+    Update { hold: Hold, item: u32, values: Updates }
+    Updates { columns: Vec<ColumnUpdate>, fields: Vec<(u32, Vec<u8>)> }
     Hold { group: u64, attempt: u32 }
     Lease { batch: u64, rank: u32, attempt: u32 }
     Want { size: Size, rank: u32, ranks: u32, balance: Balance, lease_ms: Option<u64>, width: u32 }
@@ -84,7 +87,12 @@ fields! {
 fields! {
     Reservation { hold: Hold, key: String, version: i64, ttl_ms: u64 }
     Progress { segments: u32, is_finished: bool }
-    Item { index: u32, segments: SmallVec<[Arc<Segment>; 1]>, finish: Option<Arc<Finish>> }
+    Item {
+        index: u32,
+        segments: SmallVec<[Arc<Segment>; 1]>,
+        finish: Option<Arc<Finish>>,
+        updates: Option<Arc<Updates>>,
+    }
     Run { version: i64, tokens: u32 }
     Shape { groups: usize, items: usize, runs: usize, rows: usize, width: usize, blob_bytes: usize }
 }
@@ -98,6 +106,7 @@ variants! {
         4 => Expired,
         5 => Stale,
         6 => Over,
+        7 => Delivered,
     }
     CallError {
         0 => TimedOut(blocked: Blocked),
@@ -204,7 +213,8 @@ fields! {
         filter: Option<Filter>,
         limiter: Option<Parameters>,
     }
-    Schema { columns: Vec<Column>, fields: Vec<Column>, mask: Option<usize> }
+    Schema { columns: Vec<Column>, fields: Vec<Column>, mask: Option<usize>, late: Late }
+    Late { columns: u64, fields: u64 }
     Column { name: String, dtype: Dtype }
     Parameters { min_size: u64, samples_per_insert: f64, min_diff: f64, max_diff: f64 }
 }
@@ -294,16 +304,41 @@ impl Encode for Segment {
     fn encode(&self, out: &mut Vec<u8>) {
         self.tokens.encode(out);
         write_count(out, self.bytes.len());
+        self.absent.encode(out);
         self.runs.encode(out);
     }
 }
 
 impl Decode for Segment {
-    const LEAST: usize = 12;
+    const LEAST: usize = 20;
 
     fn decode(from: &mut Reader<'_>, _: &'static str) -> Result<Self, CodecError> {
         let (tokens, bytes) = (from.get("tokens")?, from.piece("bytes of tokens")?);
-        Ok(Self { tokens, bytes, runs: from.get("runs")? })
+        Ok(Self { tokens, bytes, absent: from.get("columns left out")?, runs: from.get("runs")? })
+    }
+}
+
+/// The values are in the bulk.
+impl Encode for ColumnUpdate {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.column.encode(out);
+        self.tokens.encode(out);
+        write_count(out, self.bytes.len());
+    }
+}
+
+impl Decode for ColumnUpdate {
+    const LEAST: usize = 12;
+
+    fn decode(from: &mut Reader<'_>, _: &'static str) -> Result<Self, CodecError> {
+        let (column, tokens) = (from.get("place of a column")?, from.get("tokens")?);
+        Ok(Self { column, tokens, bytes: Arc::new(from.piece("bytes of a column")?) })
+    }
+}
+
+impl Updates {
+    fn bulk(&self) -> impl Iterator<Item = &[u8]> {
+        self.columns.iter().map(|update| update.bytes.as_slice())
     }
 }
 
@@ -311,6 +346,7 @@ impl Decode for Segment {
 impl Encode for Finish {
     fn encode(&self, out: &mut Vec<u8>) {
         self.fields.encode(out);
+        self.absent.encode(out);
         write_count(out, self.blobs.len());
         for (name, bytes) in &self.blobs {
             name.encode(out);
@@ -320,15 +356,16 @@ impl Encode for Finish {
 }
 
 impl Decode for Finish {
-    const LEAST: usize = 8;
+    const LEAST: usize = 16;
 
     fn decode(from: &mut Reader<'_>, _: &'static str) -> Result<Self, CodecError> {
-        let (fields, count) = (from.get("fields")?, from.count::<(String, u32)>("blobs")?);
+        let (fields, absent) = (from.get("fields")?, from.get("fields left out")?);
+        let count = from.count::<(String, u32)>("blobs")?;
         let mut blobs = Vec::with_capacity(count);
         for _ in 0..count {
             blobs.push((from.get("name of a blob")?, from.piece("bytes of a blob")?));
         }
-        Ok(Self { fields, blobs })
+        Ok(Self { fields, absent, blobs })
     }
 }
 
@@ -341,11 +378,16 @@ impl Finish {
 impl Change {
     /// The bulk, piece by piece.
     pub fn bulk(&self) -> impl Iterator<Item = &[u8]> {
-        let append = if let Self::Append(append) = self { Some(append) } else { None };
-        append.into_iter().flat_map(|Append { segment, finish, .. }| {
+        let (append, update) = match self {
+            Self::Append(append) => (Some(append), None),
+            Self::Update(update) => (None, Some(update)),
+            _ => (None, None),
+        };
+        let append = append.into_iter().flat_map(|Append { segment, finish, .. }| {
             let blobs = finish.iter().flat_map(|finish| finish.bulk());
             std::iter::once(&*segment.bytes).chain(blobs)
-        })
+        });
+        append.chain(update.into_iter().flat_map(|update| update.values.bulk()))
     }
 }
 
@@ -361,12 +403,13 @@ impl Item {
     /// The bulk, piece by piece.
     pub fn bulk(&self) -> impl Iterator<Item = &[u8]> {
         let tokens = self.segments.iter().map(|segment| &*segment.bytes);
-        tokens.chain(self.finish.iter().flat_map(|finish| finish.bulk()))
+        let blobs = self.finish.iter().flat_map(|finish| finish.bulk());
+        tokens.chain(blobs).chain(self.updates.iter().flat_map(|updates| updates.bulk()))
     }
 }
 
-/// The fields of an item, and the names and lengths of its blobs.
-pub type FinishHead<'a> = (&'a [u8], &'a [(&'a str, u32)]);
+/// The fields of an item and those that are left out, and the names and lengths of its blobs.
+pub type FinishHead<'a> = ((&'a [u8], u64), &'a [(&'a str, u32)]);
 
 /// The description of tokens whose bytes are in the bulk. It has the bytes of a [`Change::Append`], for callers without
 /// tokens of its own.
@@ -384,6 +427,8 @@ pub struct AppendHead<'a> {
     pub tokens: u32,
     /// How many bytes they have.
     pub bytes: u32,
+    /// See [`Segment::absent`].
+    pub absent: u64,
     /// The versions that made them.
     pub runs: &'a [Run],
     /// The rest, if the item ends here.
@@ -392,7 +437,7 @@ pub struct AppendHead<'a> {
 
 impl Encode for AppendHead<'_> {
     fn encode(&self, out: &mut Vec<u8>) {
-        let Self { hold, item, sequence, priority, tokens, bytes, runs, finish } = self;
+        let Self { hold, item, sequence, priority, tokens, bytes, absent, runs, finish } = self;
         out.push(2);
         hold.encode(out);
         item.encode(out);
@@ -400,6 +445,7 @@ impl Encode for AppendHead<'_> {
         priority.encode(out);
         tokens.encode(out);
         bytes.encode(out);
+        absent.encode(out);
         runs.encode(out);
         finish.encode(out);
     }
@@ -416,6 +462,7 @@ impl GroupStatus {
             Self::Expired => "expired",
             Self::Stale => "stale",
             Self::Over => "over",
+            Self::Delivered => "delivered",
         }
     }
 }

@@ -1,8 +1,11 @@
 //! Items: what producers bring, and how it is kept.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+
+use super::schema::Late;
 
 /// Tokens that one producer made without a break, in every column.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -11,8 +14,10 @@ pub struct Segment {
     pub runs: SmallVec<[Run; 1]>,
     /// How many tokens.
     pub tokens: u32,
-    /// The columns, one after the other.
+    /// The columns, one after the other, without those that are left out.
     pub bytes: Vec<u8>,
+    /// The columns that are left out: a bit for each place.
+    pub absent: u64,
 }
 
 /// Tokens of one version.
@@ -34,10 +39,32 @@ impl Segment {
 /// What a producer adds to an item when it is finished.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Finish {
-    /// The fields, one after the other.
+    /// The fields, one after the other; zeros for those that are left out.
     pub fields: Vec<u8>,
+    /// The fields that are left out: a bit for each place.
+    pub absent: u64,
     /// Bytes under names: text, images, arrays as the layers above write them.
     pub blobs: Vec<(String, Vec<u8>)>,
+}
+
+/// Values of a whole column that came apart from the tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ColumnUpdate {
+    /// The place of the column.
+    pub column: u32,
+    /// Of how many tokens: of those that the item had then.
+    pub tokens: u32,
+    /// The values.
+    pub bytes: Arc<Vec<u8>>,
+}
+
+/// Values of whole columns and of fields, in the order of their places: no place is there twice.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Updates {
+    /// Of columns.
+    pub columns: Vec<ColumnUpdate>,
+    /// Of fields: the place, and the bytes of the value.
+    pub fields: Vec<(u32, Vec<u8>)>,
 }
 
 /// An item: whole, or as far as it is.
@@ -49,12 +76,97 @@ pub struct Item {
     pub segments: SmallVec<[Arc<Segment>; 1]>,
     /// The rest of it, once it is finished.
     pub finish: Option<Arc<Finish>>,
+    /// Values that count instead of those above.
+    pub updates: Option<Arc<Updates>>,
 }
 
 impl Item {
     /// How many tokens it has.
     pub fn tokens(&self) -> u32 {
         self.segments.iter().map(|segment| segment.tokens).sum()
+    }
+
+    /// Whether anything of it has come.
+    pub fn is_there(&self) -> bool {
+        !self.segments.is_empty() || self.finish.is_some()
+    }
+
+    /// Whether it has its end and all values.
+    pub fn is_whole(&self) -> bool {
+        self.finish.is_some() && self.missing() == Late::default()
+    }
+
+    /// The values of a column that came apart.
+    pub fn column_update(&self, column: usize) -> Option<&ColumnUpdate> {
+        let updates = self.updates.as_ref()?;
+        updates.columns.iter().find(|update| update.column as usize == column)
+    }
+
+    /// The bytes of a field, which has this place, and this range of all fields; `None` if it has not come.
+    pub fn field(&self, place: usize, range: Range<usize>) -> Option<&[u8]> {
+        let updates = self.updates.iter().flat_map(|updates| &updates.fields);
+        if let Some((_, bytes)) = updates.into_iter().find(|(field, _)| *field as usize == place) {
+            return Some(bytes);
+        }
+        let finish = self.finish.as_ref().filter(|finish| finish.absent >> place & 1 == 0)?;
+        finish.fields.get(range)
+    }
+
+    /// The columns and fields of which values have not come: columns of all tokens that there are, and, once it has
+    /// its end, fields.
+    pub fn missing(&self) -> Late {
+        let columns = self.segments.iter().fold(0, |all, segment| all | segment.absent);
+        let fields = self.finish.as_ref().map_or(0, |finish| finish.absent);
+        let mut missing = Late { columns, fields };
+        if missing == Late::default() {
+            return missing;
+        }
+        let Some(updates) = &self.updates else { return missing };
+        for update in &updates.columns {
+            let (bit, mut end) = (1 << update.column, 0);
+            let is_missing = self.segments.iter().any(|segment| {
+                end += segment.tokens;
+                segment.absent & bit != 0 && end > update.tokens
+            });
+            if !is_missing {
+                missing.columns &= !bit;
+            }
+        }
+        for (field, _) in &updates.fields {
+            missing.fields &= !(1 << field);
+        }
+        missing
+    }
+
+    /// Takes values, which are those of all its tokens; those that are let go of.
+    pub fn update(&mut self, values: &Updates) -> Vec<Arc<Vec<u8>>> {
+        let updates = Arc::make_mut(self.updates.get_or_insert_default());
+        let mut dead = Vec::new();
+        for update in &values.columns {
+            match updates.columns.binary_search_by_key(&update.column, |update| update.column) {
+                Ok(at) => {
+                    dead.push(std::mem::replace(&mut updates.columns[at], update.clone()).bytes)
+                }
+                Err(at) => updates.columns.insert(at, update.clone()),
+            }
+        }
+        for (field, bytes) in &values.fields {
+            match updates.fields.binary_search_by_key(field, |(field, _)| *field) {
+                Ok(at) => updates.fields[at].1.clone_from(bytes),
+                Err(at) => updates.fields.insert(at, (*field, bytes.clone())),
+            }
+        }
+        dead
+    }
+
+    /// Takes its end, whose fields count from now on.
+    pub fn end(&mut self, finish: &Arc<Finish>) {
+        if let Some(updates) = &mut self.updates
+            && updates.fields.iter().any(|(field, _)| finish.absent >> field & 1 == 0)
+        {
+            Arc::make_mut(updates).fields.retain(|(field, _)| finish.absent >> field & 1 == 1);
+        }
+        self.finish = Some(Arc::clone(finish));
     }
 
     /// The versions of its tokens, in order.

@@ -32,5 +32,5 @@ pub mod table;
 mod tuner;
 
 pub use self::config::{ConfigError, Delivery, OnExpiry, OnStale, Order, RolloutConfig};
-pub use self::schema::{Column, Schema};
+pub use self::schema::{Column, Late, Schema};
 pub use self::table::RolloutTable;

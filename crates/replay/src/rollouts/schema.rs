@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 
+use super::item::{Item, Segment};
 use crate::scalar::Scalar;
 use crate::spec::Dtype;
 
@@ -36,6 +37,17 @@ pub struct Schema {
     pub fields: Vec<Column>,
     /// The column that says which tokens count, by its place.
     pub mask: Option<usize>,
+    /// What may come later than the tokens or the end of its item.
+    pub late: Late,
+}
+
+/// Some columns and fields: a bit for each place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Late {
+    /// Columns.
+    pub columns: u64,
+    /// Fields.
+    pub fields: u64,
 }
 
 /// A schema that can't work.
@@ -60,6 +72,9 @@ pub enum SchemaError {
     /// A type that a column can't have.
     #[error("column {0:?} has a type without a size")]
     Dtype(String),
+    /// Late is what is there.
+    #[error("late names a column or field that is not there")]
+    Late,
     /// A mask is a column.
     #[error("the mask must be one of the {0} columns, and a number or a bool")]
     Mask(usize),
@@ -90,6 +105,10 @@ impl Schema {
         if self.fields.iter().any(|field| field.name == LENGTH) {
             return Err(SchemaError::Length);
         }
+        let is_of = |late: u64, all: &[Column]| all.len() == 64 || late >> all.len() == 0;
+        if !is_of(self.late.columns, &self.columns) || !is_of(self.late.fields, &self.fields) {
+            return Err(SchemaError::Late);
+        }
         if let Some(mask) = self.mask {
             let found = self.columns.get(mask).map(|column| column.dtype);
             let is_number = matches!(
@@ -108,6 +127,40 @@ impl Schema {
         self.columns.iter().map(|column| column.dtype.itemsize()).sum()
     }
 
+    /// Bytes of a token in all columns but those that are left out.
+    pub fn token_bytes_without(&self, absent: u64) -> usize {
+        self.present(absent, self.columns.len())
+    }
+
+    /// Bytes of a token in the first columns, without those that are left out.
+    fn present(&self, absent: u64, columns: usize) -> usize {
+        let columns = self.columns.iter().take(columns).enumerate();
+        columns
+            .filter(|(at, _)| absent >> at & 1 == 0)
+            .map(|(_, column)| column.dtype.itemsize())
+            .sum()
+    }
+
+    /// The values of a column in a segment; `None` if that leaves it out.
+    fn of_segment<'a>(&self, segment: &'a Segment, at: usize) -> Option<&'a [u8]> {
+        let column = self.columns.get(at).filter(|_| segment.absent >> at & 1 == 0)?;
+        let (tokens, before) = (segment.tokens as usize, self.present(segment.absent, at));
+        segment.bytes.get(tokens * before..tokens * (before + column.dtype.itemsize()))
+    }
+
+    /// The values of a column in an item, piece by piece, without those that have not come.
+    pub fn of_item<'a>(&'a self, item: &'a Item, at: usize) -> impl Iterator<Item = &'a [u8]> {
+        let update = item.column_update(at);
+        let covered = update.map_or(0, |update| update.tokens);
+        let mut before = 0;
+        let segments = item.segments.iter().filter_map(move |segment| {
+            let start = before;
+            before += segment.tokens;
+            if start < covered { None } else { self.of_segment(segment, at) }
+        });
+        update.map(|update| update.bytes.as_slice()).into_iter().chain(segments)
+    }
+
     /// Bytes of an item's fields.
     pub fn field_bytes(&self) -> usize {
         self.fields.iter().map(|field| field.dtype.itemsize()).sum()
@@ -119,10 +172,12 @@ impl Schema {
     }
 
     /// The value of a field as filters see it; NaN for what is no number.
-    pub(super) fn number(&self, field: usize, bytes: &[u8]) -> f64 {
+    pub(super) fn number(&self, field: usize, item: &Item) -> f64 {
         let start: usize = self.fields.iter().take(field).map(|field| field.dtype.itemsize()).sum();
         let Some(dtype) = self.fields.get(field).map(|field| field.dtype) else { return f64::NAN };
-        let Some(bytes) = bytes.get(start..start + dtype.itemsize()) else { return f64::NAN };
+        let Some(bytes) = item.field(field, start..start + dtype.itemsize()) else {
+            return f64::NAN;
+        };
         if Scalar::has(dtype) { Scalar::decode(dtype, bytes).to_f64() } else { f64::NAN }
     }
 }

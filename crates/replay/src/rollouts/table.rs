@@ -308,9 +308,9 @@ impl RolloutTable {
 
     fn wake_for(&self, change: &Change, outcome: &Outcome) {
         match (change, outcome) {
-            (Change::Append(_), Outcome::Appended(GroupStatus::Running))
+            (Change::Append(_) | Change::Update(_), Outcome::Appended(GroupStatus::Running))
             | (Change::Renew { .. } | Change::Extend { .. } | Change::Reserve(_), _) => {}
-            (Change::Append(_), Outcome::Appended(GroupStatus::Complete)) => {
+            (Change::Append(_) | Change::Update(_), Outcome::Appended(GroupStatus::Complete)) => {
                 // One that is complete no longer runs.
                 self.consumers.notify();
                 self.producers.notify();

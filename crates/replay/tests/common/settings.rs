@@ -10,6 +10,7 @@ pub fn schema(ids: Dtype, reward: Dtype) -> Schema {
         columns: vec![column("ids", ids), column("mask", Dtype::UInt(1))],
         fields: vec![column("reward", reward)],
         mask: Some(1),
+        ..Schema::default()
     }
 }
 

@@ -10,7 +10,7 @@ use echoic_replay::rollouts::ledger::{
 use echoic_replay::rollouts::{Delivery, OnExpiry, OnStale, Order, RolloutConfig};
 use proptest::prelude::*;
 
-use crate::table::{finish, pairs, segment};
+use crate::table::{LATE, finish, pairs, segment, unmasked, unrewarded, update};
 
 fn orders() -> impl Strategy<Value = Order> {
     prop::sample::select(vec![
@@ -39,13 +39,13 @@ pub fn any_table() -> impl Strategy<Value = (RolloutConfig, Want)> {
         prop::option::of(0u32..2),
         prop::option::weighted(0.3, 0u8..4),
     );
-    let want = (1u32..5, 0usize..3, any::<bool>(), any::<bool>());
+    let want = (1u32..5, 0usize..3, any::<bool>(), any::<bool>(), any::<bool>());
     let pace = (prop::sample::select(vec![60_000, 100]), prop::option::weighted(0.2, 1u8..3));
     (group, batch, policy, want, pace).prop_map(|(group, batch, policy, want, pace)| {
         let (group_size, redundancy, group_deadline_ms, filters, suspends) = group;
         let (half, batches_per_version, max_lag, depth, spare) = batch;
         let (order, on_stale, uses, target_lag, mean) = policy;
-        let (ranks, balance, tokens, once) = want;
+        let (ranks, balance, tokens, once, is_late) = want;
         let (reservation_ttl_ms, ratio) = pace;
         let batch_groups = half * ranks;
         let on_stale = match (max_lag, order, on_stale) {
@@ -59,7 +59,12 @@ pub fn any_table() -> impl Strategy<Value = (RolloutConfig, Want)> {
             min_diff: -16.0,
             max_diff: 16.0,
         });
+        let mut schema = pairs().schema;
+        if is_late {
+            schema.late = LATE;
+        }
         let config = RolloutConfig {
+            schema,
             group_size,
             redundancy,
             group_deadline_ms,
@@ -117,8 +122,13 @@ pub struct Crowd {
     old_leases: Vec<Lease>,
     /// How often the tokens of each item were sent.
     pub sequences: HashMap<(u64, u32), u32>,
-    /// Items of a group that somebody is about to finish.
+    /// How many tokens each item has.
+    pub tokens: HashMap<(u64, u32), u32>,
+    /// Items of a group that somebody is about to finish, and those of which values come then.
     finishing: Vec<(Hold, u32)>,
+    updating: Vec<(Hold, u32)>,
+    /// Whether values may come late.
+    is_late: bool,
 }
 
 /// One of the last ones.
@@ -139,7 +149,10 @@ impl Crowd {
             leases: Vec::new(),
             old_leases: Vec::new(),
             sequences: HashMap::new(),
+            tokens: HashMap::new(),
             finishing: Vec::new(),
+            updating: Vec::new(),
+            is_late: config.schema.late == LATE,
         }
     }
 
@@ -156,6 +169,9 @@ impl Crowd {
         if let Some((hold, item)) = self.finishing.pop() {
             return self.append(hold, item, a % 5, a / 5 % 3, true);
         }
+        if let Some((hold, item)) = self.updating.pop() {
+            return self.update(hold, item, b);
+        }
         let (hold, lease, groups) =
             (self.hold(a, b), self.lease(a, b), self.want.ranks * (1 + a % 3));
         match kind % 32 {
@@ -169,6 +185,12 @@ impl Crowd {
                 version: b.is_multiple_of(5).then(|| (self.version - 1).max(0)),
                 ttl_ms: b.is_multiple_of(8).then_some(30),
             }),
+            3 if b.is_multiple_of(2) => {
+                // Of one that runs, or is complete by now, with a consumer, or over.
+                let of = if b.is_multiple_of(4) { &self.old_holds } else { &self.holds };
+                let other = late(of, a).unwrap_or(hold);
+                self.update(other, b / 4 % 4, b)
+            }
             3..=5 => {
                 let next = self.append(hold, b / 2 % 4, b % 6, a / 4 % 3, !a.is_multiple_of(4));
                 match next {
@@ -182,6 +204,9 @@ impl Crowd {
             }
             6..=13 => {
                 self.finishing = (1..self.group_size).map(|item| (hold, item)).collect();
+                if self.is_late && !a.is_multiple_of(3) {
+                    self.updating = (0..self.group_size).map(|item| (hold, item)).collect();
+                }
                 self.append(hold, 0, a % 5, a / 5 % 3, true)
             }
             14 => Change::Fail { holds: vec![hold] },
@@ -226,16 +251,33 @@ impl Crowd {
         Lease { attempt: lease.attempt + u32::from(b.is_multiple_of(18)), ..lease }
     }
 
+    /// Values of an item, and now and then of another number of tokens than it has.
+    pub fn update(&self, hold: Hold, item: u32, b: u32) -> Change {
+        let tokens = self.tokens.get(&(hold.group, item)).copied().unwrap_or(0);
+        let mut update =
+            update(hold, item, tokens + u32::from(b.is_multiple_of(11)), 1.0 + f64::from(b % 3));
+        match b % 5 {
+            0 => update.values.columns.clear(),
+            1 => update.values.fields.clear(),
+            _ => {}
+        }
+        Change::Update(update)
+    }
+
     /// The next tokens of an item, of a version so much behind, and perhaps its end.
     pub fn append(&self, hold: Hold, item: u32, tokens: u32, behind: u32, ends: bool) -> Change {
         let mark = item + tokens;
         let version = (self.version - i64::from(behind)).max(0);
+        let end = finish(f64::from(mark % 3), mark % 2);
         Change::Append(Append {
             hold,
             item,
             sequence: self.sequences.get(&(hold.group, item)).copied().unwrap_or(0),
-            segment: segment(version, tokens, mark),
-            finish: finish(f64::from(mark % 3), mark % 2).filter(|_| ends),
+            segment: match self.is_late && (mark + hold.group as u32).is_multiple_of(2) {
+                true => unmasked(version, tokens, mark),
+                false => segment(version, tokens, mark),
+            },
+            finish: if self.is_late && mark % 4 < 2 { unrewarded() } else { end }.filter(|_| ends),
             priority: f64::from(1 + mark % 3),
         })
     }
@@ -251,6 +293,7 @@ impl Crowd {
                 for item in items {
                     let key = (reservation.hold.group, item.index);
                     self.sequences.insert(key, item.segments.len() as u32);
+                    self.tokens.insert(key, item.tokens());
                 }
             }
             (Change::Sample(Want { lease_ms: Some(ms), .. }), Ok(Outcome::Delivered(share))) => {
@@ -260,9 +303,23 @@ impl Crowd {
                 let key = (append.hold.group, append.item);
                 let next = append.sequence + u32::from(append.segment.tokens > 0);
                 let sent = self.sequences.entry(key).or_default();
+                if append.sequence == *sent {
+                    *self.tokens.entry(key).or_default() += append.segment.tokens;
+                }
                 *sent = next.max(*sent);
             }
-            (Change::Append(append), Ok(_)) => self.let_go(append.hold),
+            (Change::Append(append), Ok(Outcome::Appended(status))) => {
+                let key = (append.hold.group, append.item);
+                if *status == GroupStatus::Complete && self.holds.contains(&append.hold) {
+                    *self.tokens.entry(key).or_default() += append.segment.tokens;
+                }
+                self.let_go(append.hold);
+            }
+            (Change::Update(update), Ok(Outcome::Appended(status))) => {
+                if *status != GroupStatus::Running && self.holds.contains(&update.hold) {
+                    self.let_go(update.hold);
+                }
+            }
             (Change::Fail { holds } | Change::Suspend { holds }, Ok(_)) => {
                 holds.iter().for_each(|hold| self.let_go(*hold));
             }

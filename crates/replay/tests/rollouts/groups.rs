@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use echoic_replay::rollouts::item::Item;
+use echoic_replay::rollouts::filter::Filter;
+use echoic_replay::rollouts::item::{Item, Updates};
 use echoic_replay::rollouts::ledger::{
-    Append, Change, ChangeError, GroupStatus, Hold, Outcome, Reservation,
+    Append, Change, ChangeError, GroupStatus, Hold, Outcome, Reservation, Update,
 };
 use echoic_replay::rollouts::{OnExpiry, OnStale, RolloutConfig};
 
-use crate::table::{TTL, Table, config, groups, part, segment, unpaced, whole};
+use crate::table::{
+    LATE, TTL, Table, config, finish, groups, part, segment, unmasked, unpaced, unrewarded, update,
+    whole,
+};
 
 fn resume(table: &mut Table) -> (Reservation, Vec<Item>) {
     match table.apply(Change::Resume { source: "other".into(), ttl_ms: None }) {
@@ -169,6 +173,118 @@ fn a_group_that_is_too_old_is_kept_where_it_should_be() {
     let mut rest = whole(hold, 0, 2, 1);
     rest.sequence = 1;
     assert_eq!(table.append(rest), GroupStatus::Complete);
+}
+
+/// Settings under which masks and rewards may come late.
+fn late() -> RolloutConfig {
+    let mut config =
+        RolloutConfig { group_size: 2, filter: filter("max(reward) > 0"), ..unpaced() };
+    config.schema.late = LATE;
+    config
+}
+
+fn filter(text: &str) -> Option<Filter> {
+    Some(Filter::parse(text).expect("a filter"))
+}
+
+/// An item with its end, and without mask and reward.
+fn bare(hold: Hold, item: u32, tokens: u32) -> Append {
+    let (segment, finish) = (unmasked(0, tokens, item), unrewarded());
+    Append { segment, finish, ..whole(hold, item, 0, 0) }
+}
+
+fn updated(table: &mut Table, update: Update) -> GroupStatus {
+    match table.apply(Change::Update(update)) {
+        Ok(Outcome::Appended(status)) => status,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_item_is_finished_when_its_late_values_have_come() {
+    let mut table = Table::new(late());
+    let hold = table.open();
+    assert_eq!(table.append(bare(hold, 0, 2)), GroupStatus::Running);
+    assert_eq!(table.append(bare(hold, 1, 3)), GroupStatus::Running);
+    assert_eq!(updated(&mut table, update(hold, 0, 2, 0.0)), GroupStatus::Running);
+    // A mask of the first tokens is none of those that come after it.
+    let mut masked = update(hold, 1, 3, 1.0);
+    masked.values.fields.clear();
+    assert_eq!(updated(&mut table, masked), GroupStatus::Running);
+    assert_eq!(updated(&mut table, update(hold, 1, 3, 0.5)), GroupStatus::Complete);
+    // Until it is delivered, later values count; what the filter said stays.
+    assert_eq!(updated(&mut table, update(hold, 1, 3, 0.0)), GroupStatus::Complete);
+    let other = Hold { attempt: hold.attempt + 1, ..hold };
+    assert_eq!(updated(&mut table, update(other, 1, 3, 9.0)), GroupStatus::Expired);
+    table.open();
+    let share = table.take(1).expect("a batch");
+    let item = &share.groups[0].items[1];
+    assert_eq!(item.field(0, 0..8), Some(&[0; 8][..]));
+    let schema = late().schema;
+    assert_eq!(schema.of_item(item, 1).collect::<Vec<_>>(), [&[7, 7, 7][..]]);
+    assert_eq!(schema.of_item(item, 0).map(<[u8]>::len).sum::<usize>(), 12);
+    assert_eq!(updated(&mut table, update(hold, 1, 3, 1.0)), GroupStatus::Delivered);
+    table.apply(Change::Ack(share.lease)).expect("the consumer's");
+    assert_eq!(updated(&mut table, update(hold, 1, 3, 1.0)), GroupStatus::Over);
+    assert_eq!(table.ledger.counts().fenced, 1);
+}
+
+#[test]
+fn values_of_tokens_count_for_these_and_an_end_that_has_them_for_fields() {
+    let mut table = Table::new(late());
+    let hold = table.open();
+    let mut first = bare(hold, 0, 2);
+    first.finish = None;
+    table.append(first);
+    assert_eq!(updated(&mut table, update(hold, 0, 2, 5.0)), GroupStatus::Running);
+    // The mask of the tokens that come then is missing, and the reward of the end counts.
+    table.append(Append { sequence: 1, finish: finish(2.0, 0), ..bare(hold, 0, 1) });
+    assert_eq!(table.append(whole(hold, 1, 0, 1)), GroupStatus::Running);
+    let missing = table.apply(Change::Update(update(hold, 0, 2, 3.0))).unwrap_err();
+    assert!(
+        missing.to_string().contains("must be 3, as many as tokens of item 0, got 2"),
+        "{missing}"
+    );
+    let mut masked = update(hold, 0, 3, 0.0);
+    masked.values.fields.clear();
+    assert_eq!(updated(&mut table, masked), GroupStatus::Complete);
+    let share = table.take(1).expect("a batch");
+    assert_eq!(share.groups[0].items[0].field(0, 0..8), Some(&2f64.to_le_bytes()[..]));
+}
+
+#[test]
+fn what_may_not_be_late_is_not_left_out_and_updates_fit_the_schema() {
+    let mut plain = Table::new(unpaced());
+    let hold = plain.open();
+    for wrong in [bare(hold, 0, 2), Append { finish: unrewarded(), ..whole(hold, 0, 0, 2) }] {
+        let refused = plain.apply(Change::Append(wrong)).unwrap_err();
+        assert!(refused.to_string().contains("among those that may come late"), "{refused}");
+    }
+    let mut table = Table::new(late());
+    let hold = table.open();
+    let unknown = table.apply(Change::Update(update(hold, 0, 2, 1.0))).unwrap_err();
+    assert!(unknown.to_string().contains("one that has tokens or its end"), "{unknown}");
+    table.append(bare(hold, 0, 2));
+    let good = update(hold, 0, 2, 1.0);
+    let wrong = |change: fn(&mut Updates)| {
+        let mut update = good.clone();
+        change(&mut update.values);
+        update
+    };
+    for wrong in [
+        wrong(|values| values.columns[0].column = 2),
+        wrong(|values| values.columns[0].tokens = 3),
+        wrong(|values| values.columns.push(values.columns[0].clone())),
+        wrong(|values| values.fields[0].0 = 1),
+        wrong(|values| values.fields[0].1.truncate(7)),
+        Update { hold: Hold { group: 9, ..hold }, ..good.clone() },
+    ] {
+        table.apply(Change::Update(wrong)).unwrap_err();
+    }
+    assert_eq!(updated(&mut table, good), GroupStatus::Running);
+    // A group that is left is nobody's.
+    table.apply(Change::Suspend { holds: vec![hold] }).expect("it is held");
+    assert_eq!(updated(&mut table, update(hold, 0, 2, 1.0)), GroupStatus::Expired);
 }
 
 #[test]

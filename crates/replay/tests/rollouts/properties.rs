@@ -45,6 +45,8 @@ struct World {
     batches: HashMap<u64, Made>,
     /// Shares that wait for a consumer of their rank: never delivered, or given back.
     waiting: BTreeSet<(u64, u32)>,
+    /// The rewards that came last, of those that came apart.
+    rewards: HashMap<(u64, u32), Vec<u8>>,
     /// How many changes there were.
     changes: usize,
     /// Whether it is looked whether refusals change something.
@@ -87,6 +89,7 @@ impl World {
             shares: HashMap::new(),
             batches: HashMap::new(),
             waiting: BTreeSet::new(),
+            rewards: HashMap::new(),
             changes: 0,
             is_compared: true,
         }
@@ -196,6 +199,10 @@ impl World {
             }
             (Change::Append(append), Ok(Outcome::Appended(status))) => {
                 let group = append.hold.group;
+                if append.finish.as_ref().is_some_and(|finish| finish.absent == 0) {
+                    // It may count from now on instead of what was given before.
+                    self.rewards.remove(&(group, append.item));
+                }
                 if let Some(version) = append.segment.oldest().filter(|_| is_held(&append.hold)) {
                     let oldest = self.sent.entry(group).or_insert(version);
                     *oldest = version.min(*oldest);
@@ -215,6 +222,29 @@ impl World {
                 if *status == GroupStatus::Complete {
                     // Whoever had it before and comes back hears the same.
                     self.completed.entry(group).or_insert(append.hold);
+                }
+            }
+            (Change::Update(update), Ok(Outcome::Appended(status))) => {
+                let (group, item) = (update.hold.group, update.item);
+                match status {
+                    GroupStatus::Running => {
+                        assert!(is_held(&update.hold), "{update:?} is nobody's");
+                    }
+                    GroupStatus::Complete => {
+                        self.completed.entry(group).or_insert(update.hold);
+                    }
+                    GroupStatus::Delivered => {
+                        // It may also wait in a batch for its rank.
+                        let is_in_batch =
+                            self.state.contains_key(&group) || !self.waiting.is_empty();
+                        assert!(is_in_batch, "{update:?} was not delivered");
+                    }
+                    _ => {}
+                }
+                if matches!(status, GroupStatus::Running | GroupStatus::Complete)
+                    && let Some((_, reward)) = update.values.fields.first()
+                {
+                    self.rewards.insert((group, item), reward.clone());
                 }
             }
             // Nothing comes of holds and leases that are over, or never were.
@@ -289,7 +319,14 @@ impl World {
         let distinct: HashSet<u64> = groups.iter().copied().collect();
         assert_eq!(distinct.len(), groups.len(), "a group is in a share once");
         for group in &share.groups {
-            let finished = group.items.iter().filter(|item| item.finish.is_some()).count();
+            let finished = group.items.iter().filter(|item| item.is_whole()).count();
+            for item in &group.items {
+                let mask: usize = config.schema.of_item(item, 1).map(<[u8]>::len).sum();
+                assert_eq!(mask as u32, item.tokens(), "a value of each token");
+                if let Some(reward) = self.rewards.get(&(group.id, item.index)) {
+                    assert_eq!(item.field(0, 0..8), Some(&**reward), "the last one counts");
+                }
+            }
             assert_eq!(finished, group.items.len(), "only whole items");
             let least = match config.group_deadline_ms {
                 Some(_) => config.min_group_size,
@@ -298,8 +335,8 @@ impl World {
             assert!(finished <= config.group_size as usize && finished >= least as usize);
             assert_eq!(group.oldest, oldest(group));
             if config.filter.is_some() {
-                let mut ends = group.items.iter().filter_map(|item| item.finish.as_ref());
-                assert!(ends.any(|end| end.fields != [0; 8]), "no reward is above zero");
+                let mut rewards = group.items.iter().filter_map(|item| item.field(0, 0..8));
+                assert!(rewards.any(|reward| reward != [0; 8]), "no reward is above zero");
             }
             if let Some(lag) = config.max_lag
                 && matches!(config.on_stale, OnStale::Drop | OnStale::Wait)
@@ -425,6 +462,11 @@ impl World {
                 if self.crowd.holds.contains(&hold) {
                     let append = self.crowd.append(hold, item, tokens, 0, true);
                     let _ = self.apply(append);
+                }
+                if self.crowd.holds.contains(&hold) {
+                    // Values that are there count, whatever comes on top.
+                    let update = self.crowd.update(hold, item, 3);
+                    let _ = self.apply(update);
                 }
             }
         }

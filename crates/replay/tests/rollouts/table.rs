@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use echoic_replay::rollouts::RolloutConfig;
-use echoic_replay::rollouts::item::{Finish, Group, Run, Segment};
+use echoic_replay::rollouts::item::{ColumnUpdate, Finish, Group, Run, Segment, Updates};
 use echoic_replay::rollouts::ledger::{
     Append, Balance, Blocked, Change, ChangeError, GroupStatus, Hold, Lease, Ledger, Outcome,
-    Reservation, Reserve, Share, Size, Want,
+    Reservation, Reserve, Share, Size, Update, Want,
 };
+use echoic_replay::rollouts::{Late, RolloutConfig};
 
 use crate::settings::plain;
 
@@ -51,7 +51,31 @@ pub fn segment(version: i64, tokens: u32, mark: u32) -> Arc<Segment> {
     let ids = (0..tokens).flat_map(|at| (mark.wrapping_mul(31) + at).to_le_bytes());
     let bytes = ids.chain((0..tokens).map(|_| 1)).collect();
     let runs = if tokens == 0 { vec![] } else { vec![Run { version, tokens }] };
-    Arc::new(Segment { runs: runs.into(), tokens, bytes })
+    Arc::new(Segment { runs: runs.into(), tokens, bytes, absent: 0 })
+}
+
+/// What may come late in some tables: the mask and the reward.
+pub const LATE: Late = Late { columns: 2, fields: 1 };
+
+/// As [`segment`], without its mask.
+pub fn unmasked(version: i64, tokens: u32, mark: u32) -> Arc<Segment> {
+    let mut segment = Segment::clone(&segment(version, tokens, mark));
+    segment.bytes.truncate(4 * tokens as usize);
+    segment.absent = if tokens == 0 { 0 } else { LATE.columns };
+    Arc::new(segment)
+}
+
+/// An end without its reward.
+pub fn unrewarded() -> Option<Arc<Finish>> {
+    Some(Arc::new(Finish { fields: vec![0; 8], absent: LATE.fields, blobs: Vec::new() }))
+}
+
+/// The mask of so many tokens of an item, and its reward.
+pub fn update(hold: Hold, item: u32, tokens: u32, reward: f64) -> Update {
+    let bytes = Arc::new(vec![7; tokens as usize]);
+    let columns = vec![ColumnUpdate { column: 1, tokens, bytes }];
+    let fields = vec![(0, reward.to_le_bytes().to_vec())];
+    Update { hold, item, values: Updates { columns, fields } }
 }
 
 /// The end of an item: its reward, and a blob of this many bytes.
@@ -60,7 +84,7 @@ pub fn finish(reward: f64, blob: u32) -> Option<Arc<Finish>> {
         0 => Vec::new(),
         len => vec![("text".to_owned(), vec![len as u8; len as usize])],
     };
-    Some(Arc::new(Finish { fields: reward.to_le_bytes().to_vec(), blobs }))
+    Some(Arc::new(Finish { fields: reward.to_le_bytes().to_vec(), absent: 0, blobs }))
 }
 
 /// Some tokens of an item, which is then finished.

@@ -6,7 +6,7 @@
 //! | 2 change | length of the head: u32, the head, the bulk; what came of it; the time: u64 |
 //! | 3 opened again | as 1 |
 //!
-//! Every entry begins with its format, 5, and its kind, a byte each, and ends with the table's time in milliseconds.
+//! Every entry begins with its format, 6, and its kind, a byte each, and ends with the table's time in milliseconds.
 //! Numbers are little-endian. What came of a change is a byte: 0 something that is not recorded, 1 a share, with the
 //! number of the batch: u64, the rank, the attempt and the [digest](digest) of the groups: u32 each; 2 it was
 //! refused, and changed something all the same. *Made* or *opened again* is the first entry of every opening. Where a
@@ -24,7 +24,7 @@ use crate::codec::{CodecError, Encode, Reader};
 use crate::journal::Record;
 use crate::variants;
 
-const FORMAT: u8 = 5;
+const FORMAT: u8 = 6;
 const MADE: u8 = 1;
 const CHANGE: u8 = 2;
 const OPENED_AGAIN: u8 = 3;

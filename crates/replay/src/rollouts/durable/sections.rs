@@ -1,6 +1,6 @@
 //! A rollout table in a checkpoint: its own, or one of a server.
 //!
-//! - `rollouts-N.head`: format: u32, 6; the settings; the time: u64; the first
+//! - `rollouts-N.head`: format: u32, 7; the settings; the time: u64; the first
 //!   record of the table's journal that is not in here, 2^64 - 1 without one: u64; the number of the last batch, 0
 //!   before the first: u64.
 //! - `rollouts-N.numbers` and `rollouts-N.bulk`: see [`Moment`].
@@ -15,7 +15,7 @@ use crate::checkpoint::{self, Writer};
 use crate::codec::{Encode, read_formatted, write_formatted};
 use crate::fields;
 
-const FORMAT: u32 = 6;
+const FORMAT: u32 = 7;
 
 /// A table at a moment.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use super::super::item::{Finish, Group, Item, Segment};
+use super::super::item::{Finish, Group, Item, Segment, Updates};
 use crate::WaitReason;
 
 /// The most groups that one call reserves.
@@ -27,6 +27,9 @@ pub enum Change {
     Reserve(Reserve),
     /// A producer brings tokens of an item.
     Append(Append),
+    /// Values of whole columns and fields of an item that is there. They count from now on: until its group is
+    /// delivered, whether it is complete or not.
+    Update(Update),
     /// A producer gives groups up.
     Fail {
         /// Which.
@@ -149,6 +152,24 @@ impl Append {
     }
 }
 
+/// See [`Change::Update`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Update {
+    /// Of which group.
+    pub hold: Hold,
+    /// Of which of its items.
+    pub item: u32,
+    /// What they are.
+    pub values: Updates,
+}
+
+impl Update {
+    /// How many bytes the values of columns have.
+    pub fn bytes(&self) -> usize {
+        self.values.columns.iter().map(|update| update.bytes.len()).sum()
+    }
+}
+
 /// How large a batch is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Size {
@@ -268,6 +289,8 @@ pub enum GroupStatus {
     Stale,
     /// It is over, and its status is no longer known.
     Over,
+    /// It is complete, and in a batch or was before: values come too late. Nothing but an update is answered so.
+    Delivered,
 }
 
 /// Part of a batch, for one rank.

@@ -7,7 +7,8 @@ use super::change::{
     MAX_VERSION, Reserve, Size, Want,
 };
 use crate::rollouts::config::RolloutConfig;
-use crate::rollouts::schema::{MAX_BLOBS, MAX_COLUMN_NAME};
+use crate::rollouts::item::{ColumnUpdate, Updates};
+use crate::rollouts::schema::{Column, MAX_BLOBS, MAX_COLUMN_NAME};
 
 /// The longest lease.
 const MAX_LEASE_MS: u64 = u64::MAX >> 16;
@@ -22,6 +23,7 @@ impl Change {
         match self {
             Self::Reserve(reserve) => reserve.check(),
             Self::Append(append) => append.check(config),
+            Self::Update(update) => update.values.check(config),
             Self::Fail { holds } | Self::Suspend { holds } | Self::Renew { holds } => {
                 check_named(holds.len())
             }
@@ -92,7 +94,8 @@ impl Append {
             let expected = format!("at most max_tokens = {}", config.max_tokens);
             return Err(value("tokens of an item", expected, segment.tokens));
         }
-        let wanted = segment.tokens as usize * config.schema.token_bytes();
+        check_late("columns left out", segment.absent, config.schema.late.columns)?;
+        let wanted = segment.tokens as usize * config.schema.token_bytes_without(segment.absent);
         if segment.bytes.len() != wanted {
             let expected = format!("{wanted}, for {} tokens", segment.tokens);
             return Err(value("bytes of a segment", expected, segment.bytes.len()));
@@ -109,6 +112,7 @@ impl Append {
             check_version("version of a token", run.version)?;
         }
         let Some(finish) = &self.finish else { return Ok(()) };
+        check_late("fields left out", finish.absent, config.schema.late.fields)?;
         let wanted = config.schema.field_bytes();
         if finish.fields.len() != wanted {
             return Err(value("bytes of the fields of an item", wanted, finish.fields.len()));
@@ -128,6 +132,61 @@ impl Append {
             return Err(value("bytes of an item's blobs", expected, bytes));
         }
         Ok(())
+    }
+}
+
+impl Updates {
+    pub(super) fn check(&self, config: &RolloutConfig) -> Result<(), ChangeError> {
+        let schema = &config.schema;
+        check_places("columns", self.columns.iter().map(|update| update.column), &schema.columns)?;
+        check_places("fields", self.fields.iter().map(|(field, _)| *field), &schema.fields)?;
+        for ColumnUpdate { column, tokens, bytes } in &self.columns {
+            if *tokens > config.max_tokens {
+                let expected = format!("at most max_tokens = {}", config.max_tokens);
+                return Err(value("tokens of an item", expected, tokens));
+            }
+            let size = schema.columns.get(*column as usize).map_or(0, |one| one.dtype.itemsize());
+            if bytes.len() != *tokens as usize * size {
+                let expected = format!("{}, for {tokens} tokens", *tokens as usize * size);
+                return Err(value("bytes of a column", expected, bytes.len()));
+            }
+        }
+        for (field, bytes) in &self.fields {
+            let size = schema.fields.get(*field as usize).map_or(0, |one| one.dtype.itemsize());
+            if bytes.len() != size {
+                return Err(value("bytes of a field", size, bytes.len()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// That only what may come later is left out.
+fn check_late(what: &'static str, absent: u64, late: u64) -> Result<(), ChangeError> {
+    if absent & !late != 0 {
+        let expected = format!("among those that may come late, {late:#b}");
+        return Err(value(what, expected, format!("{absent:#b}")));
+    }
+    Ok(())
+}
+
+/// That places are those of columns or fields, each once, in their order.
+fn check_places(
+    what: &'static str,
+    mut places: impl Iterator<Item = u32>,
+    all: &[Column],
+) -> Result<(), ChangeError> {
+    let mut next = 0;
+    match places.find(|place| {
+        let is_right = (next..all.len()).contains(&(*place as usize));
+        next = *place as usize + 1;
+        !is_right
+    }) {
+        Some(place) => {
+            let expected = format!("places below {}, in order", all.len());
+            Err(value(what, expected, place))
+        }
+        None => Ok(()),
     }
 }
 

@@ -50,7 +50,7 @@ use std::sync::Arc;
 pub use self::change::{
     Append, Balance, Blocked, Change, ChangeError, GroupStatus, Hold, Lease, MAX_KEY,
     MAX_KEYS_BYTES, MAX_RANKS, MAX_RESERVED, MAX_VERSION, Outcome, Progress, Reservation, Reserve,
-    Share, Size, Want,
+    Share, Size, Update, Want,
 };
 pub use self::counts::{Counts, MAX_SOURCES, OTHERS, Source};
 pub use self::open::MAX_SUSPENDED;
@@ -90,6 +90,8 @@ struct Ready {
     uses: u32,
     /// It is with consumers.
     is_out: bool,
+    /// Of the reservation with which it was complete.
+    attempt: u32,
 }
 
 impl Ready {
@@ -123,6 +125,7 @@ pub struct Ledger {
 pub struct Dead {
     groups: Vec<Arc<Group>>,
     items: Vec<Item>,
+    values: Vec<Arc<Vec<u8>>>,
 }
 
 /// Where a ledger stands.
@@ -243,6 +246,7 @@ impl Ledger {
         match change {
             Change::Reserve(reserve) => self.reserve(now, reserve),
             Change::Append(append) => self.append(now, append),
+            Change::Update(update) => self.update(now, update),
             Change::Fail { holds } => Ok(self.fail(holds)),
             Change::Suspend { holds } => self.suspend(holds),
             Change::Resume { source, ttl_ms } => self.resume(now, source, *ttl_ms),

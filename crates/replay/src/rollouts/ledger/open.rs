@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::check::value;
 use super::{
     Append, Blocked, ChangeError, Due, GroupStatus, Hold, Ledger, Outcome, Progress, Ready,
-    Reservation, Reserve,
+    Reservation, Reserve, Update,
 };
 use crate::rollouts::config::{OnExpiry, Order};
-use crate::rollouts::item::{Group, Item};
+use crate::rollouts::item::{Group, Item, Updates};
 
 /// The most bytes of a group that is left: more would not fit in one message to the producer that goes on with it.
 pub const MAX_SUSPENDED: u64 = (1 << 30) - (1 << 20);
@@ -50,12 +50,17 @@ impl Open {
         let of_item = |item: &Item| {
             let segments = item.segments.iter();
             let tokens: usize =
-                segments.map(|segment| 8 + segment.bytes.len() + 12 * segment.runs.len()).sum();
+                segments.map(|segment| 16 + segment.bytes.len() + 12 * segment.runs.len()).sum();
             let finish = item.finish.as_ref().map_or(0, |finish| {
                 let blobs = finish.blobs.iter().map(|(name, bytes)| 8 + name.len() + bytes.len());
-                4 + finish.fields.len() + blobs.sum::<usize>()
+                12 + finish.fields.len() + blobs.sum::<usize>()
             });
-            (16 + tokens + finish) as u64
+            let updates = item.updates.as_ref().map_or(0, |updates| {
+                let columns = updates.columns.iter().map(|update| 12 + update.bytes.len());
+                let fields = updates.fields.iter().map(|(_, bytes)| 8 + bytes.len());
+                8 + columns.sum::<usize>() + fields.sum::<usize>()
+            });
+            (16 + tokens + finish + updates) as u64
         };
         self.items.iter().map(of_item).sum()
     }
@@ -63,6 +68,18 @@ impl Open {
     fn reservation(&self, id: u64, version: i64) -> Reservation {
         let (hold, key) = (Hold { group: id, attempt: self.attempt }, self.key.clone());
         Reservation { hold, key, version, ttl_ms: self.ttl_ms }
+    }
+}
+
+/// That there are values of all tokens of an item.
+fn check_tokens(item: &Item, values: &Updates) -> Result<(), ChangeError> {
+    let tokens = item.tokens();
+    match values.columns.iter().find(|update| update.tokens != tokens) {
+        Some(update) => {
+            let expected = format!("{tokens}, as many as tokens of item {}", item.index);
+            Err(value("values of a column", expected, update.tokens))
+        }
+        None => Ok(()),
     }
 }
 
@@ -210,11 +227,11 @@ impl Ledger {
             if !is_empty {
                 item.segments.push(Arc::clone(&append.segment));
             }
-            item.finish.clone_from(&append.finish);
-        }
-        if append.finish.is_some() {
-            open.finished += 1;
-            open.priority = append.priority;
+            if let Some(finish) = &append.finish {
+                item.end(finish);
+                open.finished += u32::from(item.is_whole());
+                open.priority = append.priority;
+            }
         }
         open.oldest = match (open.oldest, append.segment.oldest()) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -249,6 +266,60 @@ impl Ledger {
         Ok(Outcome::Appended(GroupStatus::Running))
     }
 
+    pub(super) fn update(&mut self, now: u64, update: &Update) -> Result<Outcome, ChangeError> {
+        let Update { hold, item: at, values } = update;
+        let id = hold.group;
+        if id >= self.state.next_group {
+            return Err(ChangeError::Unknown(id));
+        }
+        if let Some(open) = self.state.open.get_mut(&id) {
+            if !open.is_of(*hold) {
+                self.count_fenced();
+                return Ok(Outcome::Appended(GroupStatus::Expired));
+            }
+            let item = open.items.get_mut(*at as usize).filter(|item| item.is_there());
+            let Some(item) = item else {
+                let expected = format!("one that has tokens or its end in group {id}");
+                return Err(value("item to update", expected, at));
+            };
+            check_tokens(item, values)?;
+            let was_whole = item.is_whole();
+            self.dead.values.extend(item.update(values));
+            self.changed = true;
+            open.finished += u32::from(!was_whole && item.is_whole());
+            if open.finished >= self.config.group_size {
+                return Ok(Outcome::Appended(self.complete(id)));
+            }
+            self.touch(now, id);
+            return Ok(Outcome::Appended(GroupStatus::Running));
+        }
+        let Some(ready) = self.state.ready.get_mut(&id) else {
+            if self.state.generation.has_lost_group(id) {
+                self.count_fenced();
+            }
+            return Ok(Outcome::Appended(self.status(id)));
+        };
+        if ready.attempt != hold.attempt {
+            self.count_fenced();
+            return Ok(Outcome::Appended(GroupStatus::Expired));
+        }
+        if ready.is_out || ready.uses > 0 {
+            return Ok(Outcome::Appended(GroupStatus::Delivered));
+        }
+        let items = &ready.group.items;
+        let place = items.binary_search_by_key(at, |item| item.index);
+        // One that was not needed is not there.
+        if let Ok(place) = place
+            && let Some(item) = items.get(place)
+        {
+            check_tokens(item, values)?;
+            let item = Arc::make_mut(&mut ready.group).items.get_mut(place);
+            self.dead.values.extend(item.into_iter().flat_map(|item| item.update(values)));
+            self.changed = true;
+        }
+        Ok(Outcome::Appended(GroupStatus::Complete))
+    }
+
     /// Takes a group out of all lists of open ones.
     fn close(&mut self, id: u64) -> Option<Open> {
         let open = self.state.open.remove(&id)?;
@@ -280,7 +351,7 @@ impl Ledger {
     fn complete(&mut self, id: u64) -> GroupStatus {
         let Some(open) = self.close(id) else { return GroupStatus::Over };
         let (items, surplus): (Vec<Item>, Vec<Item>) =
-            open.items.into_iter().partition(|item| item.finish.is_some());
+            open.items.into_iter().partition(Item::is_whole);
         self.state.counts.surplus +=
             surplus.iter().filter(|item| !item.segments.is_empty()).count() as u64;
         self.dead.items.extend(surplus);
@@ -300,8 +371,7 @@ impl Ledger {
                     if field == schema.fields.len() {
                         return item.tokens().into();
                     }
-                    let finish = item.finish.as_ref();
-                    finish.map_or(f64::NAN, |finish| schema.number(field, &finish.fields))
+                    schema.number(field, item)
                 });
                 if kept { GroupStatus::Complete } else { GroupStatus::Filtered }
             }
@@ -320,7 +390,7 @@ impl Ledger {
             source.accepted += 1;
             source.tokens += tokens;
         });
-        let Open { key, source, reserved, dispatched, priority, .. } = open;
+        let Open { key, source, reserved, dispatched, priority, attempt, .. } = open;
         let completed = self.state.version;
         let group = Group {
             id,
@@ -336,7 +406,7 @@ impl Ledger {
         };
         let (place, group) = (self.state.next_place, Arc::new(group));
         self.state.next_place += 1;
-        let ready = Ready { group, priority, place, uses: 0, is_out: false };
+        let ready = Ready { group, priority, place, uses: 0, is_out: false, attempt };
         self.derived.queue.insert(&ready.place());
         self.state.ready.insert(id, ready);
         GroupStatus::Complete

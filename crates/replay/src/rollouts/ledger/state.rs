@@ -132,7 +132,14 @@ fields! {
         oldest: None,
         finished: 0,
     }
-    Ready { group: Arc<Group>, priority: f64, place: u64, uses: u32; is_out: false }
+    Ready {
+        group: Arc<Group>,
+        priority: f64,
+        place: u64,
+        uses: u32,
+        attempt: u32;
+        is_out: false,
+    }
     Group {
         key: String,
         source: String,
@@ -418,6 +425,18 @@ fn check_item(config: &RolloutConfig, item: &Item) -> Result<(), StateError> {
     let tokens: u64 = segments().map(|segment| u64::from(segment.tokens)).sum();
     let most = config.max_tokens;
     ensure(tokens <= most.into(), || format!("an item has {tokens} tokens, max_tokens is {most}"))?;
+    if let Some(updates) = &item.updates {
+        updates.check(config).map_err(|refusal| wrong(refusal.to_string()))?;
+        let mut ends = HashSet::from([0]);
+        let mut end = 0;
+        ends.extend(segments().map(|segment| {
+            end += segment.tokens;
+            end
+        }));
+        ensure(updates.columns.iter().all(|update| ends.contains(&update.tokens)), || {
+            "a column has values of part of a segment".into()
+        })?;
+    }
     // Whatever a producer must keep to, in each segment.
     let hold = Hold { group: 0, attempt: 0 };
     let (none, finish) = (Arc::new(Segment::default()), &item.finish);
@@ -445,7 +464,7 @@ impl Open {
         }
         check_priority(self.priority).map_err(|refusal| wrong(refusal.to_string()))?;
         self.items.iter().try_for_each(|item| check_item(config, item))?;
-        self.finished = self.items.iter().filter(|item| item.finish.is_some()).count() as u32;
+        self.finished = self.items.iter().filter(|item| item.is_whole()).count() as u32;
         self.oldest = self.items.iter().filter_map(Item::oldest).min();
         ensure((0..).zip(&self.items).all(|(at, item)| item.index == at), || {
             format!("the items of group {id} are not in their places")
@@ -470,13 +489,14 @@ impl Ready {
         check_priority(self.priority).map_err(|refusal| wrong(refusal.to_string()))?;
         items.iter().try_for_each(|item| check_item(config, item))?;
         let is_whole = !items.is_empty()
-            && items.iter().all(|item| item.finish.is_some())
+            && items.iter().all(Item::is_whole)
             && items.windows(2).all(|two| matches!(two, [a, b] if a.index < b.index));
         ensure(is_whole, || format!("the items of group {id} are no complete group"))?;
         let (group_size, max_uses) = (config.group_size as usize, config.max_uses);
         ensure(items.len() <= group_size, || {
             format!("group {id} has {} items, group_size is {group_size}", items.len())
         })?;
+        ensure(self.attempt < u32::MAX, || format!("group {id} has a reservation too many"))?;
         ensure(max_uses == 0 || self.uses < max_uses, || {
             format!("group {id} was used {} times, max_uses is {max_uses}", self.uses)
         })?;

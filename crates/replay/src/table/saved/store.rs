@@ -310,7 +310,7 @@ mod tests {
         insertion.commit(&[1.0; 20], None).unwrap();
         let tables = Tables::new(vec![table]).unwrap();
         let columns = vec![Column { name: "ids".into(), dtype: Dtype::UInt(1) }];
-        let schema = Schema { columns, fields: vec![], mask: None };
+        let schema = Schema { columns, ..Schema::default() };
         let config = RolloutConfig::new("r", schema, 1, 2);
         let rollouts = RolloutTable::new(config).unwrap();
         let rollouts = [Arc::new(rollouts)];
