@@ -20,7 +20,19 @@ class Item:
     versions: list[int] = field(default_factory=list)
     segments: int = 0
     finished: bool = False
-    reward: float = 0.0
+    # The value of its field, and of its column for all tokens; `None` until it comes.
+    reward: float | None = None
+    score: float | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has its end, and all values that may come late."""
+        return self.finished and self.reward is not None and not self.lacks_score
+
+    @property
+    def lacks_score(self) -> bool:
+        """Whether its tokens have no values of the column yet."""
+        return self.score is None and bool(self.versions)
 
 
 @dataclass
@@ -43,12 +55,12 @@ class Group:
 
     @property
     def whole(self) -> list[Item]:
-        """The items that are finished."""
-        return [item for item in self.items.values() if item.finished]
+        """The items that are whole, in their order."""
+        return [item for _, item in sorted(self.items.items()) if item.whole]
 
     @property
     def tokens(self) -> int:
-        """Tokens of the items that are finished."""
+        """Tokens of the items that are whole."""
         return sum(len(item.versions) for item in self.whole)
 
     def oldest(self, *, of_whole: bool) -> int | None:
@@ -96,6 +108,7 @@ class Settings:
     on_expiry: str = "reject"
     delivery: str = "at_least_once"
     filter: str | None = None
+    late: tuple[str, ...] = ()
 
 
 class Model:
@@ -179,9 +192,12 @@ class Model:
         holder: int,
         index: int,
         versions: list[int],
-        reward: float | None,
+        score: float | None,
+        *,
+        ends: bool,
+        reward: float | None = None,
     ) -> str:
-        """Add tokens to an item, and end it unless there is no reward yet."""
+        """Add tokens to an item, all of which have the same score, and maybe end it."""
         group = self.groups[number]
         if not group.open:
             return self.status(number, holder)
@@ -193,7 +209,8 @@ class Model:
         item.versions += versions
         item.segments += bool(versions)
         self.counts["tokens"] += len(versions)
-        if reward is not None:
+        item.score = score if versions else item.score
+        if ends:
             item.finished, item.reward = True, reward
         if len(group.whole) >= self.settings.group_size:
             return self._complete(group)
@@ -201,6 +218,28 @@ class Model:
         if oldest is not None and self.is_stale(oldest):
             return self._reject(group, "stale")
         return "running"
+
+    def update(
+        self, number: int, holder: int, index: int, reward: float | None, score: float | None
+    ) -> str | None:
+        """Give an item values that come late; `None` if there is no such item."""
+        group = self.groups[number]
+        if group.status in OVER:
+            return group.status
+        if group.status == "suspended" or group.holder != holder:
+            self.counts["fenced"] += 1
+            return "expired"
+        if group.status == "out":
+            return "delivered"
+        item = group.items.get(index)
+        if group.open and (item is None or not (item.segments or item.finished)):
+            return None
+        if item is not None and (group.open or item.whole):
+            item.reward = item.reward if reward is None else reward
+            item.score = item.score if score is None else score
+        if group.open and len(group.whole) >= self.settings.group_size:
+            return self._complete(group)
+        return group.status
 
     def end(self, number: int, holder: int, status: str) -> bool:
         """Give a group up, or leave it to others; whether it was this holder's."""
@@ -254,7 +293,7 @@ class Model:
 
     def _complete(self, group: Group) -> str:
         self.counts["surplus"] += sum(
-            not item.finished and item.segments > 0 for item in group.items.values()
+            not item.whole and item.segments > 0 for item in group.items.values()
         )
         oldest = group.oldest(of_whole=True)
         if self.is_stale(group.dispatched if oldest is None else oldest):

@@ -19,7 +19,7 @@ import echoic
 import numpy as np
 import pytest
 import tiers
-from echoic.errors import LeaseError, WaitTimeoutError
+from echoic.errors import LeaseError, RolloutError, WaitTimeoutError
 from echoic.rollouts import Reservation, RolloutTable
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -63,6 +63,7 @@ def tables(draw: st.DrawFn) -> Settings:
         on_expiry=draw(st.sampled_from(["reject", "suspend"])),
         delivery=draw(st.sampled_from(["at_least_once"] * 3 + ["at_most_once"])),
         filter=draw(st.sampled_from([None, "spread(reward) > 0"])) if group_size > 1 else None,
+        late=draw(st.sampled_from([(), ("reward",), ("score",), ("reward", "score")])),
     )
 
 
@@ -131,7 +132,7 @@ class Rollouts(RuleBasedStateMachine):
         """Open the table, again if it has a directory, and its server."""
         self.table = RolloutTable(
             "math",
-            {"tokens": "int32"},
+            {"tokens": "int32", "score": "float32"},
             {"reward": "float32"},
             max_tokens=MAX_TOKENS,
             directory=Path(self.folder.name) / "table" if self.kept else None,
@@ -193,38 +194,90 @@ class Rollouts(RuleBasedStateMachine):
         one=which,
         item=which,
         ages=st.lists(st.integers(0, 2), max_size=3),
+        ends=st.booleans(),
         reward=st.none() | st.integers(0, 1),
         wait=st.booleans(),
     )
-    def add(self, one: int, item: int, ages: list[int], reward: int | None, wait: bool) -> None:
-        """Add a segment to an item, and end it if it has a reward."""
+    def add(
+        self, one: int, item: int, ages: list[int], ends: bool, reward: int | None, wait: bool
+    ) -> None:
+        """Add a segment to an item, and maybe end it."""
         # Now and then one whose reservation is over.
         live = [held for held in self.held if self.holds(held)]
         held = self.choose(live if live and one % 5 else self.held, one)
-        self.add_to(held, self.unfinished(held, item), ages, reward, wait=wait)
+        index = self.unfinished(held, item)
+        if index is not None:
+            self.add_to(held, index, ages, ends=ends, reward=reward, wait=wait)
 
     def add_to(
-        self, held: Held, index: int, ages: list[int], reward: int | None, *, wait: bool
+        self,
+        held: Held,
+        index: int,
+        ages: list[int],
+        *,
+        ends: bool,
+        reward: int | None,
+        wait: bool,
     ) -> None:
         """Add to an item of a group."""
-        there = (
-            len(self.model.groups[held.number].items[index].versions)
-            if self.has(held, index)
-            else 0
+        items = self.group(held).items
+        there = len(items[index].versions) if index in items else 0
+        versions = [max(self.model.version - age, 0) for age in ages[: MAX_TOKENS - there]]
+        columns: dict[str, Any] = {"tokens": [held.number % 1000] * len(versions)}
+        # What may come late always does, of a column; of a field now and then.
+        score = None if self.is_late("score") else 0.5
+        if score is not None:
+            columns["score"] = [score] * len(versions)
+        if reward is None and not self.is_late("reward"):
+            reward = 0
+        expected = self.model.add(
+            held.number, held.holder, index, versions, score, ends=ends, reward=reward
         )
-        ages = ages[: MAX_TOKENS - there]
-        versions = [max(self.model.version - age, 0) for age in ages]
-        expected = self.model.add(held.number, held.holder, index, versions, reward)
-        columns = {"tokens": [held.number % 1000] * len(versions)}
-        if reward is None:
-            status = held.reservation.extend(index, columns, versions=versions)
-        else:
-            fields = {"reward": reward}
+        if ends:
+            fields = {} if reward is None else {"reward": reward}
             status = held.reservation.add(columns, fields, item=index, versions=versions, wait=wait)
+        else:
+            status = held.reservation.extend(index, columns, versions=versions)
         if not wait:
             self.table.flush()
             status = held.reservation.status
         assert status == expected
+
+    @precondition(lambda self: self.held)
+    @rule(
+        one=which,
+        item=which,
+        reward=st.none() | st.integers(0, 1),
+        score=st.none() | st.integers(0, 9),
+        way=which,
+    )
+    def update(self, one: int, item: int, reward: int | None, score: int | None, way: int) -> None:
+        """Give values to an item, from another process than that which made it."""
+        held = self.choose(self.held, one)
+        index = item % (self.size + self.model.settings.redundancy)
+        found = self.group(held).items.get(index)
+        if found is None or not found.finished:
+            # More tokens may come, and values of a column are those of all.
+            score = None
+        if score is None and reward is None:
+            reward = 1
+        self.update_item(held, index, reward, score, self.way(way))
+
+    def update_item(
+        self, held: Held, index: int, reward: int | None, score: int | None, table: RolloutTable
+    ) -> None:
+        """Give values to an item."""
+        found = self.group(held).items.get(index)
+        length = 0 if found is None else len(found.versions)
+        columns = {} if score is None else {"score": [score] * length}
+        fields = {} if reward is None else {"reward": reward}
+        expected = self.model.update(held.number, held.holder, index, reward, score)
+        reservation = table.reservation(held.reservation.ticket)
+        if expected is None:
+            with pytest.raises(RolloutError, match="item to update"):
+                reservation.update(index, columns, fields)
+        else:
+            assert reservation.update(index, columns, fields) == expected
 
     @precondition(lambda self: self.held)
     @rule(
@@ -237,15 +290,27 @@ class Rollouts(RuleBasedStateMachine):
         untouched = [held for held in self.held if self.holds(held) and not self.group(held).items]
         if not untouched:
             return
-        held, lengths = untouched[one % len(untouched)], lengths[: self.size]
+        held, lengths = self.choose(untouched, one), lengths[: self.size]
         version = max(self.model.version - old, 0)
-        rewards = np.arange(self.size, dtype=np.float32)
-        for index, length in enumerate(lengths):
-            expected = self.model.add(held.number, held.holder, index, [version] * length, index)
         columns = {"tokens": np.full(sum(lengths), held.number % 1000, np.int32)}
-        held.reservation.add_items(
-            lengths, columns, {"reward": rewards}, versions=version, wait=False
-        )
+        fields = {"reward": np.arange(self.size, dtype=np.float32)}
+        score = None if self.is_late("score") else 0.5
+        if score is not None:
+            columns["score"] = np.full(sum(lengths), score, np.float32)
+        if self.is_late("reward"):
+            fields = {}
+        for index, length in enumerate(lengths):
+            reward = index if fields else None
+            expected = self.model.add(
+                held.number,
+                held.holder,
+                index,
+                [version] * length,
+                score,
+                ends=True,
+                reward=reward,
+            )
+        held.reservation.add_items(lengths, columns, fields, versions=version, wait=False)
         assert held.reservation.status == expected
 
     @rule(way=which, count=st.integers(1, 5), length=st.integers(1, MAX_TOKENS))
@@ -255,14 +320,24 @@ class Rollouts(RuleBasedStateMachine):
         self.reserve(way, count, None)
         for one in range(len(self.held) - before):
             self.add_all(-1 - one, [length] * self.size, old=False)
+            self.update_all(self.held[-1 - one], way)
+
+    def update_all(self, held: Held, way: int) -> None:
+        """Give all items of a group the values that they lack."""
+        for index in range(self.size):
+            if self.holds(held):
+                self.update_item(held, index, index, index, self.way(way))
 
     @precondition(lambda self: any(map(self.holds, self.held)))
     @rule(one=which, reward=st.integers(0, 1))
     def complete(self, one: int, reward: int) -> None:
         """Finish one item of a group after the other, until it is complete or dropped."""
         held = self.choose([held for held in self.held if self.holds(held)], one)
-        while self.holds(held):
-            self.add_to(held, self.unfinished(held, 0), [0], reward, wait=True)
+        while self.holds(held) and (index := self.unfinished(held, 0)) is not None:
+            self.add_to(held, index, [0], ends=True, reward=reward, wait=True)
+        for index in range(self.size + self.model.settings.redundancy):
+            if self.holds(held):
+                self.update_item(held, index, reward, index, self.table)
 
     @precondition(lambda self: self.held)
     @rule(one=which, status=st.sampled_from(["rejected", "suspended"]))
@@ -476,12 +551,11 @@ class Rollouts(RuleBasedStateMachine):
             assert (batch.target - batch.versions).max(initial=0) <= lag
             assert batch.lag_oldest.max() <= lag
         groups = [self.model.groups[number] for number in numbers]
-        items = [
-            item for group in groups for _, item in sorted(group.items.items()) if item.finished
-        ]
+        items = [item for group in groups for item in group.whole]
         assert batch.lengths.tolist() == [len(item.versions) for item in items]
         assert batch.versions.tolist() == [v for item in items for v in item.versions]
         assert batch["reward"].tolist() == [item.reward for item in items]
+        assert batch["score"].tolist() == [item.score for item in items for _ in item.versions]
         expected = [group.number % 1000 for group in groups for _ in range(group.tokens)]
         assert batch["tokens"].tolist() == expected
 
@@ -511,20 +585,22 @@ class Rollouts(RuleBasedStateMachine):
         group = self.group(held)
         return group.status == "running" and group.holder == held.holder
 
-    def has(self, held: Held, index: int) -> bool:
-        """Whether an item of a group was begun."""
-        return index in self.group(held).items
+    def is_late(self, name: str) -> bool:
+        """Whether values of a column or field come late."""
+        return name in self.model.settings.late
 
     def choose(self, some: list[Any], number: int) -> Any:
         """Choose one of some."""
         return some[number % len(some)]
 
-    def unfinished(self, held: Held, choice: int) -> int:
-        """Choose an item that may be added to."""
+    def unfinished(self, held: Held, choice: int) -> int | None:
+        """Choose an item that may be added to, if there is one or it does not matter."""
         items = self.group(held).items
         most = self.size + self.model.settings.redundancy
         free = [at for at in range(most) if at not in items or not items[at].finished]
-        return free[choice % len(free)] if free else 0
+        if not free and not self.holds(held):
+            free = [0]
+        return self.choose(free, choice) if free else None
 
     def wait_until(self, name: str) -> None:
         """Wait until time has done what it should."""
