@@ -11,7 +11,7 @@ use echoic_replay::rollouts::{Column, Delivery, Late, OnExpiry, OnStale, Order, 
 
 /// Groups of two items of a byte per token; the bits of `choice` say of which kind.
 pub fn config(choice: u8) -> Arc<RolloutConfig> {
-    let column = |name: &str, dtype| Column { name: name.into(), dtype };
+    let column = |name: &str, dtype| Column { name: name.into(), dtype, shape: vec![] };
     let order = match choice & 3 {
         0 => Order::Ready,
         1 => Order::Submission,

@@ -17,9 +17,9 @@ On one machine, begin with a :class:`ReplayBuffer`. For several processes or mac
 - Errors: :class:`EchoicError`, and its kinds in :mod:`errors`.
 
 Modules: :mod:`buffers`, :mod:`collectors`, :mod:`errors`, :mod:`limiters`, :mod:`patterns`,
-:mod:`primitives`, :mod:`selectors`; also :mod:`rollouts`, :mod:`weights`, :mod:`watch`,
-:mod:`workers`, :mod:`logs`, :mod:`integrations`, :mod:`agents`, and the APIs of three other
-libraries: :mod:`echo`, :mod:`reverb`, :mod:`rlox`.
+:mod:`primitives`, :mod:`selectors`; also :mod:`rl`, :mod:`rollouts`, :mod:`weights`,
+:mod:`watch`, :mod:`workers`, :mod:`logs`, :mod:`integrations`, :mod:`agents`, and the APIs of three
+other libraries: :mod:`echo`, :mod:`reverb`, :mod:`rlox`.
 """
 
 import importlib as _importlib

@@ -238,15 +238,16 @@ class Connection(Delivers):
                 self._streams[key] = known
             return known
 
-    def rollouts(self, name: str) -> RolloutTable:
-        """Return a rollout table by its name.
+    def rollouts(self, name: str | None = None) -> RolloutTable:
+        """Return a rollout table by its name; the server's only one when ``None``.
 
         When the link breaks, it is restored, and requests without an answer are sent again. A
         reservation or a leased batch whose answer was lost ends with its time to live; tokens are
         stored once.
 
         Raises:
-            TableNotFoundError: If the server has no rollout table of this name.
+            TableNotFoundError: If the server has no rollout table of this name; or several, and no
+                name was given.
 
         Examples:
             >>> from echoic import RolloutTable, Server, connect
@@ -273,14 +274,16 @@ class Connection(Delivers):
                     try:
                         link = _native.connect_rollouts(address, self._options)
                     except RefusedError as error:
-                        raise _no_tables("rollout table", name, error) from None
+                        raise _no_tables("rollout table", name or "", error) from None
                     self._rollout_link = link
                     self._rollouts = {one.name: RolloutTable._of(one) for one in link.tables()}
                 found = self._rollouts
+        if name is None and len(found) == 1:
+            name = next(iter(found))
         try:
-            return found[name]
+            return found[name or ""]
         except KeyError:
-            raise _not_found("rollout table", name, found) from None
+            raise _not_found("rollout table", name or "", found) from None
 
     def weights(self, capacity: int = 3) -> WeightStore | RemoteWeightStore:
         """Return the server's store of weights; it connects when it is first used.

@@ -103,7 +103,7 @@ def test_a_rollout_tables_numbers_are_those_of_top_and_of_the_page():
         first.add({"tokens": [1, 2, 3]}, {"reward": 1})
         table.reserve(source="cook")
         (theirs,) = read(server.stats()).rollouts
-        ours = notebook.rollout_reading(table.stats(), table)
+        ours = notebook.rollout_reading(table.stats(), table.settings)
         for name in ("running", "ready", "room", "submitted", "accepted", "tokens", "max_running"):
             assert getattr(ours, name) == getattr(theirs, name), name
         assert ours.sources == theirs.sources

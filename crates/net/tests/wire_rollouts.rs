@@ -205,11 +205,15 @@ fn info() -> RolloutInfo {
 }
 
 fn config(name: &str) -> RolloutConfig {
-    let column = |name: &str, dtype| Column { name: name.into(), dtype };
+    let column = |name: &str, dtype| Column { name: name.into(), dtype, shape: vec![] };
     RolloutConfig {
         name: name.into(),
         schema: Schema {
-            columns: vec![column("ids", Dtype::Int(4)), column("mask", Dtype::Bool)],
+            columns: vec![
+                column("ids", Dtype::Int(4)),
+                column("mask", Dtype::Bool),
+                Column { shape: vec![4, 2], ..column("experts", Dtype::UInt(1)) },
+            ],
             fields: vec![column("reward", Dtype::Float(4)), column("task", Dtype::Bytes(7))],
             mask: Some(1),
             late: Late { columns: 2, fields: 1 },

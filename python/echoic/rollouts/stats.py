@@ -6,9 +6,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from typing_extensions import Self
 
 __all__ = ["RolloutStats", "SourceStats", "SourceWaits", "WaitStats"]
+
+_LIMITS = ("name", "batch_groups", "max_running", "capacity", "max_lag")
 
 
 class WaitStats(NamedTuple):
@@ -143,10 +147,20 @@ class RolloutStats:
     #: Waits for reservations, by the name of the producer. Producers that never waited are left
     #: out.
     source_waits: dict[str, SourceWaits] = field(default_factory=dict)
+    # Settings of the table that `why` needs.
+    _limits: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def why(self) -> list[str]:
+        """Why calls wait now: a sentence for each side and reason, as ``echoic top`` has them."""
+        from echoic.views.notebook import rollout_reading
+        from echoic.views.problems import why_rollouts_wait
+
+        return why_rollouts_wait(rollout_reading(self, self._limits))
 
     @classmethod
-    def _of(cls, numbers: dict[str, Any]) -> Self:
-        """Take the numbers as the core returns them."""
+    def _of(cls, numbers: dict[str, Any], settings: Mapping[str, Any] | None = None) -> Self:
+        """Take the numbers and the table's settings as the core returns them."""
         waits = {
             side: {reason: WaitStats(*wait) for reason, wait in numbers.get(side, {}).items()}
             for side in ("producer_waits", "consumer_waits")
@@ -154,4 +168,8 @@ class RolloutStats:
         sources = {one["name"]: SourceStats(**one) for one in numbers.get("sources", ())}
         waiting = numbers.get("source_waits", {})
         source_waits = {name: SourceWaits(**one) for name, one in waiting.items()}
-        return cls(**{**numbers, **waits, "sources": sources, "source_waits": source_waits})
+        limits = {name: settings[name] for name in _LIMITS} if settings is not None else {}
+        return cls(
+            **{**numbers, **waits, "sources": sources, "source_waits": source_waits},
+            _limits=limits,
+        )

@@ -272,12 +272,12 @@ def rollouts_html(table: Any) -> str:
         columns = {**settings["columns"], **settings["fields"]}
         words = ", ".join(f"{name}: {np.dtype(dtype)}" for name, dtype in columns.items())
         more = [("columns and fields", words, "")]
-        return _store_html(table, title, lambda: rollout_reading(table.stats(), table), more)
+        return _store_html(table, title, lambda: rollout_reading(table.stats(), settings), more)
 
     return _shows(title, make)
 
 
-def rollout_reading(stats: RolloutStats, table: Any) -> RolloutReading:
+def rollout_reading(stats: RolloutStats, settings: Mapping[str, Any]) -> RolloutReading:
     """Return the numbers of a rollout table as the views show them."""
     sources = []
     for name, one in stats.sources.items():
@@ -287,7 +287,7 @@ def rollout_reading(stats: RolloutStats, table: Any) -> RolloutReading:
         sources.append(SourceReading(name, *counts, *times))
     sides = {"producers": stats.producer_waits, "consumers": stats.consumer_waits}
     known = {
-        **table.settings,
+        **settings,
         **vars(stats),
         **{
             side: {why: Waits(one.waiting, one.seconds) for why, one in waits.items()}

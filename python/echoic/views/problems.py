@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
         TableReading,
     )
 
-__all__ = ["Problem", "find_problems"]
+__all__ = ["Problem", "find_problems", "why_rollouts_wait"]
 
 Level: TypeAlias = Literal["away", "stuck", "slow", "note"]
 # A side that waits for at least this share of the time is reported.
@@ -219,21 +220,31 @@ _EITHER = {
 }
 
 
-def _of_rollouts(table: RolloutReading, history: History) -> Iterator[Problem]:
-    rates, title = history.rates(table), table.title
+def why_rollouts_wait(table: RolloutReading) -> list[str]:
+    """Return a sentence for each reason for which calls of producers and learners wait now."""
+    texts = [text for _, _, text, _ in _rollout_waits(table, defaultdict(float))]
+    return texts or ([_EITHER["PAUSED"][0]] if table.paused else [])
+
+
+def _rollout_waits(table: RolloutReading, rates: Rates) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the side and the reason of calls that wait, why they do, and what helps."""
     sides = (
         ("producers", table.producers, "1 call of a producer waits", "calls of producers wait"),
         ("consumers", table.consumers, "the learner waits", "calls of learners wait"),
     )
-    waiting = [
-        (side, reason, one if waits.waiting == 1 else f"{waits.waiting:,d} {more}")
-        for side, by_reason, one, more in sides
-        for reason, waits in by_reason.items()
-        if waits.waiting
-    ]
-    for side, reason, calls in waiting:
+    for side, by_reason, one, more in sides:
         why = _why_producers if side == "producers" else _why_consumers
-        text, advice = why(table, reason, rates)
+        for reason, waits in by_reason.items():
+            if waits.waiting:
+                calls = one if waits.waiting == 1 else f"{waits.waiting:,d} {more}"
+                text, advice = why(table, reason, rates)
+                yield side, reason, f"{calls}: {text}", advice
+
+
+def _of_rollouts(table: RolloutReading, history: History) -> Iterator[Problem]:
+    rates, title = history.rates(table), table.title
+    waiting = list(_rollout_waits(table, rates))
+    for side, reason, text, advice in waiting:
         moved = rates["delivered"] or rates["reserved"] or (side == "consumers" and rates["tokens"])
         level: Level = "slow" if moved or not history.is_long else "stuck"
         if reason == "PAUSED":
@@ -241,8 +252,8 @@ def _of_rollouts(table: RolloutReading, history: History) -> Iterator[Problem]:
         elif (side, reason) == ("producers", "GROUP"):
             # Having nothing to resume is normal.
             level = "note"
-        yield Problem(level, title, reason, f"{calls}: {text}", advice)
-    if table.paused and not any(reason == "PAUSED" for _, reason, _ in waiting):
+        yield Problem(level, title, reason, text, advice)
+    if table.paused and not any(reason == "PAUSED" for _, reason, _, _ in waiting):
         yield Problem("stuck", title, "PAUSED", *_EITHER["PAUSED"])
     if rates["stale"]:
         most = "" if table.max_lag is None else f" than max_lag = {table.max_lag}"

@@ -30,7 +30,7 @@ pub struct RolloutBatch {
     /// Arrays with a value of each item.
     #[pyo3(get)]
     fields: Py<PyDict>,
-    /// Arrays of tokens, each of rows and cells.
+    /// Arrays of tokens, each of rows and cells, then the axes of the column.
     #[pyo3(get)]
     columns: Py<PyDict>,
     /// Blobs by name, of those items that have some, by their place.
@@ -175,6 +175,7 @@ impl RolloutBatch {
         for column in &config.schema.columns {
             if let Some(array) = all.next() {
                 let descr = dtype::to_numpy(py, column.dtype)?;
+                let axes = [&axes[..], &column.shape].concat();
                 columns.set_item(&column.name, view(array, descr.bind(py), &axes)?)?;
             }
         }

@@ -126,7 +126,7 @@ impl Shape {
             .chain([runs])
             .flat_map(|(count, of)| std::iter::repeat_n((count, 8), of));
         let fields = schema.fields.iter().map(|field| (self.items, field.dtype.itemsize()));
-        let columns = schema.columns.iter().map(|column| (cells, column.dtype.itemsize()));
+        let columns = schema.columns.iter().map(|column| (cells, column.bytes()));
         let blobs = [(self.blob_bytes, 1)];
         let mut bytes = 0usize;
         let mut all = Vec::new();
@@ -375,7 +375,7 @@ impl<'a> Layout<'a> {
             offset += size;
         }
         for (at, column) in schema.columns.iter().enumerate() {
-            let size = column.dtype.itemsize();
+            let size = column.bytes();
             let Some(out) = arrays.next() else { return };
             self.write_column(out, at, size);
             if schema.mask == Some(at) {

@@ -216,7 +216,7 @@ fields! {
     }
     Schema { columns: Vec<Column>, fields: Vec<Column>, mask: Option<usize>, late: Late }
     Late { columns: u64, fields: u64 }
-    Column { name: String, dtype: Dtype }
+    Column { name: String, dtype: Dtype, shape: Vec<usize> }
     Parameters { min_size: u64, samples_per_insert: f64, min_diff: f64, max_diff: f64 }
 }
 
