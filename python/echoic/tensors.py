@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import TYPE_CHECKING, Any
 
 from echoic.batches import Batches
@@ -78,7 +77,7 @@ def bfloat16_array(tensor: Any) -> Any:
             "expected a tensor of a dtype that numpy knows, got torch.bfloat16: install "
             "ml_dtypes, or convert it"
         ) from error
-    torch = sys.modules["torch"]
+    torch = _imported("torch", "PyTorch")
     return tensor.contiguous().view(torch.int16).numpy().view(bfloat16)
 
 

@@ -385,3 +385,23 @@ def test_a_tree_of_many_leaves_reaches_a_worker(transport: Any) -> None:
             transport.client().publish(dict(zip(names, rows + 1, strict=True)), 2, timeout=30)
             got = subscription.wait(newer_than=1, timeout=30).tree
             assert np.array_equal(np.stack(list(got.values())), rows + 1)
+
+
+def test_of_weights_that_changed_a_little_little_is_sent(make_transport: Any) -> None:
+    rng = np.random.default_rng(0)
+    base = rng.standard_normal(1_000_000, dtype=np.float32)
+    scattered, low_bits = base.copy(), base.copy()
+    scattered[rng.integers(0, base.size, base.size // 100)] += 1
+    low_bits.view(np.uint32)[:] ^= rng.integers(0, 4, base.size, dtype=np.uint32)
+    store = WeightStore()
+    transport = make_transport("tcp")
+    transport.open(store)
+    client = transport.client()
+    with client.subscribe() as subscription:
+        for version, array in enumerate([base, scattered, base, low_bits, base], 1):
+            before = subscription.received_bytes
+            (store if version < 3 else client).publish([array], version, timeout=PATIENCE)
+            got = subscription.wait(newer_than=version - 1, timeout=PATIENCE).tree[0]
+            assert np.array_equal(got, array)
+            if version in {2, 3}:
+                assert subscription.received_bytes - before < base.nbytes // 50

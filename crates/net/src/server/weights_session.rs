@@ -251,7 +251,7 @@ impl WeightsSession {
         }
         let (mut sent, mut saved) = (0, 0);
         let mut stop = Stop::Again;
-        let started = Instant::now();
+        let (started, is_busy) = (Instant::now(), !turn.out.is_empty());
         for _ in 0..publication.content().map_or(1, |content| most_chunks(content.plan())) {
             if turn.is_full() {
                 stop = Stop::Unsent(turn.shared.credit_bytes());
@@ -279,7 +279,7 @@ impl WeightsSession {
             }
             let mut delta = Vec::new();
             let form = base.map_or(ChunkForm::Whole, |base| {
-                sending.deltas.write(content, index, base, &mut delta)
+                sending.deltas.write(content, index, base, is_busy, &mut delta)
             });
             if form != ChunkForm::Whole {
                 saved += chunk.bytes.len() - delta.len();
@@ -290,6 +290,10 @@ impl WeightsSession {
             sent += chunk.bytes.len();
             turn.out.write(|out| out.extend_from_slice(&chunk.head()));
             turn.out.push(Piece::Shared(Arc::clone(&publication) as _, range));
+            if base.is_some() && !is_busy && sending.deltas.tries() {
+                // While the link is busy with this one, what changed in the next is found out.
+                break;
+            }
         }
         sending.transfer.count(sent, saved);
         Err(stop)

@@ -71,12 +71,19 @@ impl DeltaWriter {
         Self { bases, untried: 0, failed: 0 }
     }
 
-    /// Appends a chunk for a receiver whose chunk has the sum `base`, if that makes it smaller by half.
+    /// Whether the next chunk is tried.
+    pub fn tries(&self) -> bool {
+        self.untried == 0
+    }
+
+    /// Appends a chunk for a receiver whose chunk has the sum `base`, if that makes it smaller by half. What would have to
+    /// be compressed is, if the link `is_busy`: to one that waits for bytes they go sooner as they are.
     pub fn write(
         &mut self,
         content: &Content,
         index: usize,
         base: u64,
+        is_busy: bool,
         out: &mut Vec<u8>,
     ) -> ChunkForm {
         if self.untried > 0 {
@@ -87,10 +94,13 @@ impl DeltaWriter {
         let old = base.as_ref().and_then(|base| base.content()?.chunk(index));
         let form = match old.zip(content.chunk(index)) {
             Some((old, new)) if old.len() == new.len() && new.len() >= LEAST => {
-                encode(old, new, width(content.plan(), index), out)
+                encode(old, new, width(content.plan(), index), is_busy, out)
             }
             _ => ChunkForm::Whole,
         };
+        if form == ChunkForm::Whole && !is_busy {
+            return form;
+        }
         self.failed = if form == ChunkForm::Whole { self.failed + 1 } else { 0 };
         self.untried = (1 << self.failed.min(MOST_UNTRIED)) - 1;
         form
@@ -122,13 +132,13 @@ thread_local! {
 }
 
 /// Appends the smaller form of what changed.
-fn encode(old: &[u8], new: &[u8], width: usize, out: &mut Vec<u8>) -> ChunkForm {
+fn encode(old: &[u8], new: &[u8], width: usize, compresses: bool, out: &mut Vec<u8>) -> ChunkForm {
     let parts: (Vec<u8>, Vec<u8>) = (parts(old), parts(new));
     let all = parts.0.len() as f64;
     let sparse = (changed(&parts.0, &parts.1, width) * (width + 1)) as f64 / all;
-    let xor = match sparse <= SMALL {
-        true => 1.0,
-        false => with_xor(&parts.0, &parts.1, width, |packed| packed.len() as f64 / all),
+    let xor = match compresses && sparse > SMALL {
+        false => 1.0,
+        true => with_xor(&parts.0, &parts.1, width, |packed| packed.len() as f64 / all),
     };
     let (start, most) = (out.len(), (new.len() as f64 * WORTH) as usize);
     let (form, done) = if sparse.min(xor) > WORTH {
@@ -329,7 +339,7 @@ mod tests {
 
     fn there_and_back(old: &[u8], new: &[u8], width: usize) -> (ChunkForm, usize) {
         let mut delta = vec![9];
-        let form = encode(old, new, width, &mut delta);
+        let form = encode(old, new, width, true, &mut delta);
         let len = delta.len() - 1;
         if form == ChunkForm::Whole {
             assert_eq!(len, 0);
@@ -354,6 +364,8 @@ mod tests {
             low_bits.iter_mut().step_by(width).for_each(|byte| *byte ^= *byte >> 7);
             let (form, len) = there_and_back(&old, &low_bits, width);
             assert!(form == ChunkForm::Xor && len < old.len() / 4, "{form:?} {len}");
+            let idle = encode(&old, &low_bits, width, false, &mut Vec::new());
+            assert_ne!(idle, ChunkForm::Xor, "to a link that waits");
             assert_eq!(there_and_back(&old, &noise(256 << 10, 2), width).0, ChunkForm::Whole);
         }
         // The parts that are tried are as before, and the rest is not.

@@ -335,7 +335,7 @@ impl Session {
 
     /// Writes chunks that are needed, as many as are worth a few system calls.
     fn load(&mut self, publication: &Arc<Publication>) {
-        let started = Instant::now();
+        let (started, is_busy) = (Instant::now(), !self.out.is_empty());
         while !self.out.is_full(AHEAD)
             && started.elapsed() < LONGEST
             && let Some((index, base)) = self.need.pop_front()
@@ -347,7 +347,7 @@ impl Session {
             let mut delta = Vec::new();
             let form = match base {
                 0 => ChunkForm::Whole,
-                base => self.deltas.write(content, index as usize, base, &mut delta),
+                base => self.deltas.write(content, index as usize, base, is_busy, &mut delta),
             };
             if form != ChunkForm::Whole {
                 self.out.write(|out| ChunkOf { form, bytes: &delta, ..chunk }.write(out));
@@ -355,6 +355,9 @@ impl Session {
             }
             self.out.write(|out| out.extend_from_slice(&chunk.head()));
             self.out.push(Piece::Shared(Arc::clone(publication) as _, range));
+            if base != 0 && !is_busy && self.deltas.tries() {
+                break;
+            }
         }
     }
 
