@@ -104,7 +104,7 @@ PART_1 := hunt SECONDS=120
 PART_2 := parity
 PART_3 := fuzz FUZZ_SECONDS=15
 PART_4 := tensorflow
-PART_5 := hunt SECONDS=120
+PART_5 := soak SECONDS=120
 PART_6 := parity
 # Pytest ends with 5 where a part has no tests. What an environment of its own has is skipped in this one.
 nightly-part: build $(PYTHON_TESTS) ## Run a part of the nightly tier (PART: 0 to 6)
@@ -117,6 +117,7 @@ nightly-part: build $(PYTHON_TESTS) ## Run a part of the nightly tier (PART: 0 t
 check-all: lint types docs rustdoc test-rust loom test-all parity tensorflow drop-ins alfworld servers frameworks ## Run the nightly tier too, at full size
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=300
 	@$(MAKE) --no-print-directory hunt SECONDS=3600
+	@$(MAKE) --no-print-directory soak SECONDS=3600
 	@$(MAKE) --no-print-directory bench
 	@$(MAKE) --no-print-directory experiments ARGS=--quick
 
@@ -260,13 +261,19 @@ alfworld: build .venv/.installed-test .venv/.installed-agents
 		tests/agents/test_environments/test_alfworld.py
 
 .PHONY: frameworks
-# Run the adapters with TRL, verl and verifiers, in an environment of their own (6 GB).
+# Run the adapters with TRL, verl and verifiers, in environments of their own (6 GB each). verl needs older packages
+# than ours are.
 frameworks: build
 	@test -d target/frameworks || uv venv --quiet --python $(VENV)/bin/python target/frameworks
 	@$(call pins,test) --no-hashes | uv pip install --quiet --python target/frameworks -r - \
-		trl==1.16.0 verl==0.9.1 verifiers==0.4.0 torch
+		trl==1.16.0 verifiers==0.4.0 torch torchdata==0.11.0
 	@HF_HUB_OFFLINE=1 PYTHONPATH=python target/frameworks/bin/python -m pytest --tier all --check-skips \
 		tests/integrations/test_frameworks.py
+	@test -d target/verl || uv venv --quiet --python $(VENV)/bin/python target/verl
+	@uv pip install --quiet --python target/verl verl==0.9.1 TransferQueue==0.1.11 cachetools fastapi uvicorn msgspec \
+		torch numpy optree pytest pytest-timeout pytest-xdist sybil
+	@HF_HUB_OFFLINE=1 PYTHONPATH=python target/verl/bin/python -m pytest --tier all --check-skips \
+		tests/integrations/test_verl.py
 
 # A folder of its own: the flag changes every crate, and would rebuild `target` back and forth.
 .PHONY: loom
@@ -283,6 +290,11 @@ SEED :=
 hunt: build .venv/.installed-test ## Hunt for hangs and lost items (SECONDS, SEED, ARGS)
 	$(call say,Hunting for $(SECONDS) seconds)
 	@python tests/stress/hunt.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+.PHONY: soak
+soak: build .venv/.installed-test ## Have rollouts go on for long under kills (SECONDS, SEED, ARGS)
+	$(call say,Soaking for $(SECONDS) seconds)
+	@python tests/stress/soak.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: fuzz
 # The stable toolchain can count what code an input reaches; the fuzzer that looks at the counts is built

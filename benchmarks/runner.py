@@ -41,6 +41,7 @@ OURS = {
     "durability": "benchmarks.engine",
     "limits": "benchmarks.engine",
     "rollouts": "benchmarks.rollouts.ours",
+    "loops": "benchmarks.rollouts.loops",
     "weights": "benchmarks.engine",
     "model": "benchmarks.engine",
 }

@@ -61,6 +61,7 @@ Kind = Literal[
     "durability",
     "limits",
     "rollouts",
+    "loops",
     "weights",
     "model",
 ]

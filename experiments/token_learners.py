@@ -1,6 +1,6 @@
 """How token policies learn from old answers: which objective bears how much lag.
 
-A small transformer turns digits round (the task of ``examples.grpo``). Each batch is drawn by the
+A small transformer turns digits round (``_digits``). Each batch is drawn by the
 policy of ``lag`` updates ago. ``blind`` takes the draws for the policy's own, as learners do that
 record no log-probabilities; the others compare each token with the probability it was drawn with.
 A row for each seed: the mean reward of greedy answers in the end, and over the whole run.
@@ -27,8 +27,8 @@ from echoic.agents.learners import (
 from rich.console import Console
 from rich.table import Table
 
-from examples.grpo import task
-from examples.grpo.model import Policy
+from experiments import _digits as task
+from experiments._digits import Policy
 from experiments._seeds import Rows
 
 if TYPE_CHECKING:

@@ -14,9 +14,11 @@ import pytest
 
 from benchmarks.content import ContentError
 from benchmarks.peers import PEERS
+from benchmarks.peers.mp_queue import ENGINE
 from benchmarks.rollouts import sessions
 from benchmarks.rollouts.engine import Host, Plan
 from benchmarks.rollouts.groups import COLUMNS, SERIALS, Groups, Tally
+from benchmarks.rollouts.loops import EchoicRuns
 from benchmarks.rollouts.ours import EchoicRollouts
 from benchmarks.rollouts.suite import TRANSPORTS, workloads
 from benchmarks.subscriber import Subscriber
@@ -172,15 +174,40 @@ def test_every_transport_is_measured_and_the_goals_are_told() -> None:
         "groups_shm": [("value", 10_000, None)],
         "groups_two_producers_shm": [("value", 10_000, None)],
         "groups_tcp": [("value", 2_000, None)],
+        "waited_shm": [("waited_calls_per_s", 15_000, None)],
+        "loop_shm": [("value", 25_000, None)],
+        "loop_tcp": [("value", 15_000, None)],
+        "async_shm": [("value", 25_000, None)],
+        "async_tcp": [("value", 15_000, None)],
+        "agents_shm": [("ratio_to_bound", 1, None)],
         "decisions": [("value", None, 5)],
     }
     (weights,) = (each for each in SUITES["weights"].workloads(False) if each.targets)
     assert (weights.name, weights.targets[0].at_least) == ("weights_shm", 0.5)
 
 
-def test_peers_on_ray_are_asked_for_rollouts_only() -> None:
+def test_queues_are_asked_for_rollouts_and_one_for_loops_too() -> None:
     kinds = {peer.name: peer.kinds for peer in PEERS if "rollouts" in peer.kinds}
-    assert kinds == {"ray": ("rollouts",), "TransferQueue": ("rollouts",)}
+    on_ray = {"ray": ("rollouts",), "TransferQueue": ("rollouts",)}
+    assert kinds == {"mp.Queue": ("rollouts", "loops"), **on_ray}
+
+
+def test_a_queue_of_multiprocessing_brings_every_group_to_a_process_that_did_not_inherit_it() -> (
+    None
+):
+    plan = replace(PLAN, transport="shm", producers=2)
+    with sessions.delivered(ENGINE, plan=plan, seconds=0.02) as measure:
+        assert measure().extras.keys() >= {"learner_cpu_us_per_group", "producers_cpu_us_per_group"}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("calls", ["loop", "async", "agents", "threads", "waited"])
+def test_every_way_of_calls_brings_every_group(calls: Any) -> None:
+    plan = replace(PLAN, transport="shm", producers=2, calls=calls)
+    engine: Any = EchoicRollouts() if calls == "waited" else EchoicRuns()
+    with sessions.delivered(engine, plan=plan, seconds=0.02) as measure:
+        for _ in range(2):
+            assert measure().value > 0
 
 
 def test_subscriber_refuses_weights_that_are_not_of_the_version() -> None:

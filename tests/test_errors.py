@@ -21,6 +21,7 @@ BUILTINS = {
     "WaitTimeoutError": TimeoutError,
     "ClosedError": RuntimeError,
     "CollectorError": RuntimeError,
+    "ServingError": RuntimeError,
     "DisconnectedError": ConnectionError,
     "RefusedError": ConnectionError,
     "ReplayError": ValueError,

@@ -13,6 +13,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from echoic import tensors
+from echoic.errors import SpecError
+from echoic.integrations.torch import as_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -206,6 +208,45 @@ class Cuda:
             return None if tensor is None else tensor.clone()
 
         return noted
+
+
+def test_tensors_go_into_rollouts_and_come_out() -> None:
+    columns: dict[str, Any] = {
+        "tokens": "int32",
+        "hidden": ("bfloat16", 3),
+        "logprobs": "float32",
+        "values": "bfloat16",
+    }
+    hidden = torch.arange(12, dtype=torch.bfloat16).reshape(4, 3) / 8
+    given = {
+        "tokens": torch.arange(4),
+        "hidden": hidden,
+        # Of a width that float32 has, and with a gradient.
+        "logprobs": torch.arange(4, dtype=torch.bfloat16, requires_grad=True),
+        "values": [0.5, 1, 1.5, 2],
+    }
+    fields: dict[str, Any] = {"reward": "float32", "score": "bfloat16"}
+    with echoic.RolloutTable("t", columns, fields, batch_groups=1) as table:
+        assert table.settings["columns"]["hidden"] == np.dtype((ml_dtypes.bfloat16, 3))
+        for form in ({}, {"form": "padded"}, {"form": "packed", "width": 8}):
+            reward = torch.tensor(0.5, dtype=torch.bfloat16, requires_grad=True)
+            table.reserve().add(given, {"reward": reward, "score": 0.25})
+            arrays = table.sample(**form)
+            batch = arrays.as_torch()
+            (found,) = batch
+            assert torch.equal(as_tensors(arrays.columns)["hidden"], batch["hidden"])
+            assert batch["hidden"].shape == (*batch.shape, 3)
+            assert batch["hidden"].dtype == batch["values"].dtype == torch.bfloat16
+            assert torch.equal(found["hidden"], hidden)
+            assert found["tokens"].dtype == torch.int32
+            assert found["tokens"].tolist() == found["logprobs"].tolist() == [0, 1, 2, 3]
+            assert found["values"].tolist() == [0.5, 1, 1.5, 2]
+            assert (batch["reward"].tolist(), batch["score"].tolist()) == ([0.5], [0.25])
+            assert len(batch.versions) == len(batch["tokens"])
+        with pytest.raises(SpecError, match=r"fit int32, got 4294967296 at \[3\]"):
+            table.reserve().extend(0, {**given, "tokens": torch.tensor([0, 0, 0, 1 << 32])})
+        with pytest.raises(SpecError, match="'logprobs': expected dtype float32, got float64"):
+            table.reserve().extend(0, {**given, "logprobs": torch.ones(4, dtype=torch.float64)})
 
 
 def test_a_gpu_gets_copies_through_page_locked_memory(monkeypatch: pytest.MonkeyPatch) -> None:

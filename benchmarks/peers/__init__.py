@@ -7,6 +7,7 @@ same workload code (`benchmarks.suites`) on the peer's engine.
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,8 @@ class Peer:
     which numpy it needs gets the running interpreter's, so that both sides slice and copy alike.
     ``alone`` leaves out what its package asks for and the measured part of it does not need.
     ``kinds`` are those of the workloads that its engine can be asked for. ``heavy`` ones download
-    more than half a gigabyte, and are measured only when they are asked for.
+    more than half a gigabyte, and are measured only when they are asked for. A ``builtin`` one is
+    a part of Python, and runs with the running interpreter.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Peer:
     pythons: tuple[str, ...] = ()
     alone: bool = False
     heavy: bool = False
+    builtin: bool = False
 
     @property
     def requirement(self) -> str:
@@ -59,8 +62,15 @@ PEERS = (
     Peer("flashbax", "0.1.3", "benchmarks.peers.flashbax", ("local",), heavy=True),
     Peer("stable-baselines3", "2.9.2", "benchmarks.peers.sb3", ("local",), heavy=True),
     Peer("torchrl", "0.14.1", "benchmarks.peers.torchrl", ("local",), heavy=True),
-    # Queues for rollouts. A queue that is an actor is what others write on Ray; TransferQueue needs
-    # Ray, and torch too.
+    # Queues for rollouts. That of multiprocessing is what others write without a framework, and one
+    # that is an actor what they write on Ray; TransferQueue needs Ray, and torch too.
+    Peer(
+        "mp.Queue",
+        platform.python_version(),
+        "benchmarks.peers.mp_queue",
+        ("rollouts", "loops"),
+        builtin=True,
+    ),
     Peer("ray", "2.60.0", "benchmarks.peers.ray_queue", ("rollouts",)),
     Peer(
         "TransferQueue",

@@ -31,6 +31,8 @@ def interpreter(peer: Peer) -> Path:
     Raises:
         UnavailableError: it does not install here; the message ends with the reason.
     """
+    if peer.builtin:
+        return Path(sys.executable)
     folder = ENVIRONMENTS / peer.name
     python = folder / "bin" / "python"
     if is_made(peer):
@@ -53,6 +55,8 @@ def interpreter(peer: Peer) -> Path:
 
 def is_made(peer: Peer) -> bool:
     """Whether the environment is there, with just what is wanted."""
+    if peer.builtin:
+        return True
     folder = ENVIRONMENTS / peer.name
     python, stamp = folder / "bin" / "python", folder / _STAMP
     return python.exists() and stamp.exists() and stamp.read_text() == _wanted(peer)

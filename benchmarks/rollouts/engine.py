@@ -6,12 +6,13 @@ A [`Plan`] says what is to be opened; its words travel to other processes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from benchmarks.payload import Array
+    from benchmarks.rollouts.groups import Groups
 
 # Calls whose answers a producer does not await, where the system lets it.
 AHEAD = 16
@@ -19,6 +20,10 @@ AHEAD = 16
 PATIENCE = 30.0
 
 Transport = Literal["local", "shm", "unix", "tcp"]
+# How Echoic's producers bring a group: with one call that does not wait for its answer; with two
+# that do; in the loop of `echoic.rl` that its guide begins with, or the same of asyncio; or as many
+# agents, which are tasks or threads. Others have one way each.
+Calls = Literal["ahead", "waited", "loop", "async", "agents", "threads"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,7 @@ class Plan:
     tokens: int = 512
     batch_groups: int = 64
     max_lag: int = 8
+    calls: Calls = "ahead"
 
     @property
     def room(self) -> int:
@@ -43,7 +49,7 @@ class Plan:
 
 
 class Producer(Protocol):
-    """Who makes groups."""
+    """What makes groups; or a `Sender`."""
 
     def put(self, columns: Mapping[str, Array], rewards: Array, /) -> None:
         """Reserve a group, if the system has that, and hand it over, a row for each item."""
@@ -51,6 +57,19 @@ class Producer(Protocol):
 
     def flush(self) -> None:
         """Wait until all groups are where the learner may have them."""
+        ...
+
+    def close(self) -> None:
+        """Leave."""
+        ...
+
+
+@runtime_checkable
+class Sender(Protocol):
+    """What makes groups in a loop of its own."""
+
+    def send(self, groups: Groups, first: int, count: int, /) -> None:
+        """Reserve so many groups and hand them over, from a serial number on, and wait for all."""
         ...
 
     def close(self) -> None:
@@ -93,7 +112,7 @@ class RolloutEngine(Protocol):
         """Open one in this process, or, if the system has processes of its own, in those."""
         ...
 
-    def produce(self, address: str, plan: Plan) -> Producer:
+    def produce(self, address: str, plan: Plan) -> Producer | Sender:
         """Connect as a producer."""
         ...
 

@@ -8,6 +8,7 @@ padding.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,12 +49,29 @@ class Groups:
     @property
     def nbytes(self) -> int:
         """The bytes of the tokens of a group."""
-        return self.items * self.tokens * sum(dtype.itemsize for dtype in COLUMNS.values())
+        return self.nbytes_of(self.items, self.tokens)
+
+    @staticmethod
+    def nbytes_of(items: int, tokens: int) -> int:
+        """Return the bytes of the tokens of a group of this size."""
+        return items * tokens * sum(dtype.itemsize for dtype in COLUMNS.values())
 
     def entry(self, serial: int) -> dict[str, Array]:
         """Return the columns of the group with this serial number, a row for each item."""
         first = serial % SERIALS % POOL * self.items
         return {name: column[first : first + self.items] for name, column in self.columns.items()}
+
+    def rows(self, serial: int) -> list[dict[str, Array]]:
+        """Return the columns of each of its items, as a program has them that makes one by one."""
+        return self._rows[serial % SERIALS % POOL]
+
+    @cached_property
+    def _rows(self) -> list[list[dict[str, Array]]]:
+        entries = [self.entry(serial) for serial in range(POOL)]
+        return [
+            [{name: column[at] for name, column in entry.items()} for at in range(self.items)]
+            for entry in entries
+        ]
 
     def rewards(self, serial: int) -> Array:
         """Return the reward of each of its items."""

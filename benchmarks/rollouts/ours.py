@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.engine import Echoic
-from benchmarks.rollouts.engine import AHEAD, PATIENCE, Host, Learner, Plan, Producer
+from benchmarks.rollouts.engine import (
+    AHEAD,
+    PATIENCE,
+    Host,
+    Learner,
+    Plan,
+    Producer,
+    Transport,
+)
 from benchmarks.rollouts.groups import COLUMNS, FIELDS
 
 if TYPE_CHECKING:
@@ -45,18 +53,13 @@ class EchoicRollouts(Echoic):
         if plan.transport == "local":
             self._here[name] = table
             return Host(name, table.close)
-        if plan.transport == "tcp":
-            address = "tcp://127.0.0.1:0"
-        elif plan.transport == "unix":
-            address = f"unix://{tempfile.gettempdir()}/{name}.sock"
-        else:
-            address = f"shm://{name}"
-        server = echoic.Server(table, listen=address).start()
+        server = echoic.Server(table, listen=listen_at(plan.transport, name)).start()
         return Host(server.address, server.close)
 
     def produce(self, address: str, plan: Plan) -> Producer:
         """Connect with the defaults."""
-        return Worker(*self._reached(address, plan))
+        kind = Waiter if plan.calls == "waited" else Worker
+        return kind(*self._reached(address, plan))
 
     def learn(self, address: str, plan: Plan) -> Learner:
         """Connect with the defaults."""
@@ -74,6 +77,15 @@ class EchoicRollouts(Echoic):
             return self._here[address], lambda: None
         client = connect(address)
         return client.rollouts(_TABLE), client.close
+
+
+def listen_at(transport: Transport, name: str) -> str:
+    """Return an address of this machine."""
+    return {
+        "tcp": "tcp://127.0.0.1:0",
+        "unix": f"unix://{tempfile.gettempdir()}/{name}.sock",
+        "shm": f"shm://{name}",
+    }[transport]
 
 
 def _table(plan: Plan) -> Any:
@@ -108,9 +120,7 @@ class Worker:
         if not self._reservations:
             self._reservations.extend(self._table.reserve_many(_RESERVE, timeout=PATIENCE))
         reservation = self._reservations.popleft()
-        lengths = np.full(len(rewards), columns["ids"].shape[1])
-        flat = {name: column.reshape(-1) for name, column in columns.items()}
-        reservation.add_items(lengths, flat, {"reward": rewards}, wait=False)
+        _add(reservation, columns, rewards, wait=False)
         self._ahead.append(reservation)
         if len(self._ahead) > AHEAD:
             self._settle(self._ahead.popleft())
@@ -125,6 +135,28 @@ class Worker:
     def _settle(self, reservation: Any) -> None:
         if reservation.status != "complete":
             raise RuntimeError(f"a group was not complete but {reservation.status}")
+
+
+class Waiter:
+    """A producer that waits for the answer to each call: a reservation, and its group."""
+
+    def __init__(self, table: Any, close: Any) -> None:
+        """Have nothing on its way."""
+        self.close = close
+        self._table = table
+
+    def put(self, columns: Mapping[str, Array], rewards: Array) -> None:
+        """Reserve a group and bring it."""
+        _add(self._table.reserve(timeout=PATIENCE), columns, rewards, wait=True)
+
+    def flush(self) -> None:
+        """Do nothing: all is there."""
+
+
+def _add(reservation: Any, columns: Mapping[str, Array], rewards: Array, *, wait: bool) -> None:
+    lengths = np.full(len(rewards), columns["ids"].shape[1])
+    flat = {name: column.reshape(-1) for name, column in columns.items()}
+    reservation.add_items(lengths, flat, {"reward": rewards}, wait=wait)
 
 
 class Trainer:

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.child import Child, ChildError, Message, answer_requests
-from benchmarks.rollouts.engine import Plan
+from benchmarks.rollouts.engine import Plan, Sender
 from benchmarks.rollouts.groups import Groups
 from benchmarks.usage import cpu_seconds
 
@@ -85,8 +85,11 @@ class Worker:
             self._open.pop().close()
 
 
-def send(producer: Producer, groups: Groups, first: int, count: int) -> None:
+def send(producer: Producer | Sender, groups: Groups, first: int, count: int) -> None:
     """Send so many groups, from a serial number on."""
+    if isinstance(producer, Sender):
+        producer.send(groups, first, count)
+        return
     for serial in range(first, first + count):
         producer.put(groups.entry(serial), groups.rewards(serial))
     producer.flush()

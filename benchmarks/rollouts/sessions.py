@@ -1,8 +1,8 @@
 """The sessions of the suite, on the learner's side.
 
-A session runs in a process of its own, which is the learner's. The server runs in another, and each
-producer in one more; if the transport is ``local``, the table is in the learner's process and the
-producers are threads of it.
+A session runs in a process of its own, which is the learner's. The server runs in another, unless
+the engine says that it is the learner's (``by_learner``), and each producer in one more; if the
+transport is ``local``, the table is in the learner's process and the producers are threads of it.
 
 # What is timed
 
@@ -18,6 +18,7 @@ import contextlib
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from benchmarks.payload import Array
-    from benchmarks.rollouts.engine import Learner, Plan, Producer, RolloutEngine
+    from benchmarks.rollouts.engine import Learner, Plan, Producer, RolloutEngine, Sender
     from benchmarks.timing import Measure
 
     # Tells producers to send so many, from a number on. What it gives waits for them, and tells the
@@ -90,6 +91,8 @@ def delivered(engine: RolloutEngine, *, plan: Plan, seconds: float) -> Iterator[
                 "producers_cpu_us_per_group": produced,
             }
             shown = {name: value / count * 1e6 for name, value in used.items() if value > 0}
+            if plan.calls == "waited":
+                shown["waited_calls_per_s"] = 2 * rate
             return Measurement(rate, {**shown, "gb_per_s": rate * groups.nbytes / 1e9})
 
         yield measure
@@ -100,12 +103,15 @@ def _over_a_transport(
     engine: RolloutEngine, plan: Plan, _groups: Groups
 ) -> Iterator[tuple[Learner, _Begin, Callable[[], float]]]:
     with contextlib.ExitStack() as stack:
-        server, address = serving(engine, plan)
-        stack.enter_context(server)
+        if getattr(engine, "by_learner", False):
+            server, address = None, stack.enter_context(closing(engine.serve(plan))).address
+        else:
+            server, address = serving(engine, plan)
+            stack.enter_context(server)
         producers = [
             stack.enter_context(producing(engine, address, plan)) for _ in range(plan.producers)
         ]
-        learner = stack.enter_context(contextlib.closing(engine.learn(address, plan)))
+        learner = stack.enter_context(closing(engine.learn(address, plan)))
 
         def begin(first: int, count: int) -> Callable[[], float]:
             for number, producer in enumerate(producers):
@@ -113,7 +119,7 @@ def _over_a_transport(
             return lambda: sum(producer.hear()["cpu"] for producer in producers)
 
         def cpu() -> float:
-            used: float = server.ask({"do": "usage"})["cpu"]
+            used: float = 0.0 if server is None else server.ask({"do": "usage"})["cpu"]
             return used
 
         yield learner, begin, cpu
@@ -124,12 +130,12 @@ def _in_process(
     engine: RolloutEngine, plan: Plan, groups: Groups
 ) -> Iterator[tuple[Learner, _Begin, Callable[[], float]]]:
     with contextlib.ExitStack() as stack:
-        host = stack.enter_context(contextlib.closing(engine.serve(plan)))
-        producers: list[Producer] = [
-            stack.enter_context(contextlib.closing(engine.produce(host.address, plan)))
+        host = stack.enter_context(closing(engine.serve(plan)))
+        producers: list[Producer | Sender] = [
+            stack.enter_context(closing(engine.produce(host.address, plan)))
             for _ in range(plan.producers)
         ]
-        learner = stack.enter_context(contextlib.closing(engine.learn(host.address, plan)))
+        learner = stack.enter_context(closing(engine.learn(host.address, plan)))
         threads = stack.enter_context(ThreadPoolExecutor(plan.producers))
 
         def begin(first: int, count: int) -> Callable[[], float]:
@@ -152,7 +158,7 @@ def decisions(engine: Any, *, plan: Plan, live: int, rounds: int) -> Iterator[Me
     arrays and reservations included.
     """
     size = plan.batch_groups
-    with contextlib.closing(engine.crowd(plan, live)) as crowd:
+    with closing(engine.crowd(plan, live)) as crowd:
         crowd.fill(live)
 
         def measure() -> Measurement:

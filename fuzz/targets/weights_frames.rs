@@ -3,8 +3,7 @@
 
 use echoic_net::wire::frame::HEADER_BYTES;
 use echoic_net::wire::weights::{
-    Announcement, ChunkOf, Publish, Receipt, Region, Want, read_need, read_serial, write_need,
-    write_serial,
+    Announcement, ChunkOf, Need, Publish, Receipt, Region, Want, read_serial, write_serial,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -43,8 +42,8 @@ fuzz_target!(|bytes: &[u8]| {
             same(payload, |out| publish.write(out));
         }
         6 => {
-            let Ok(chunks) = read_need(payload) else { return };
-            same(payload, |out| write_need(out, &chunks));
+            let Ok(need) = Need::read(payload) else { return };
+            same(payload, |out| need.write(out));
         }
         _ => {
             // Only what failed has a text, and only what is stale a version.

@@ -18,8 +18,8 @@ On one machine, begin with a :class:`ReplayBuffer`. For several processes or mac
 
 Modules: :mod:`buffers`, :mod:`collectors`, :mod:`errors`, :mod:`limiters`, :mod:`patterns`,
 :mod:`primitives`, :mod:`selectors`; also :mod:`rl`, :mod:`rollouts`, :mod:`weights`,
-:mod:`watch`, :mod:`workers`, :mod:`logs`, :mod:`integrations`, :mod:`agents`, and the APIs of three other
-libraries: :mod:`echo`, :mod:`reverb`, :mod:`rlox`.
+:mod:`watch`, :mod:`workers`, :mod:`logs`, :mod:`integrations`, :mod:`agents`, and the APIs of three
+other libraries: :mod:`echo`, :mod:`reverb`, :mod:`rlox`.
 """
 
 import importlib as _importlib

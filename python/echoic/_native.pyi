@@ -1429,7 +1429,7 @@ class RolloutBatch:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Arrays of tokens, each of rows and cells."""
+        """Arrays of tokens, each of rows and cells, then the axes of the column."""
 
     @property
     def blobs(self) -> dict[int, dict[str, bytes]]:

@@ -25,6 +25,7 @@ __all__ = [
     "RefusedError",
     "ReplayError",
     "RolloutError",
+    "ServingError",
     "ShardWarning",
     "SpecError",
     "StorageError",
@@ -185,6 +186,10 @@ class JournalError(EchoicError, ValueError):
 
     Nothing was loaded. The message says which file, what was expected, and what can be done.
     """
+
+
+class ServingError(EchoicError, RuntimeError):
+    """An inference server refused a request; the message has its answer."""
 
 
 class CollectorError(EchoicError, RuntimeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from echoic.batches import Batches
@@ -77,7 +78,7 @@ def bfloat16_array(tensor: Any) -> Any:
             "expected a tensor of a dtype that numpy knows, got torch.bfloat16: install "
             "ml_dtypes, or convert it"
         ) from error
-    torch = _imported("torch", "PyTorch")
+    torch = sys.modules["torch"]
     return tensor.contiguous().view(torch.int16).numpy().view(bfloat16)
 
 

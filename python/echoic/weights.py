@@ -27,11 +27,20 @@ def _arrays(tree: Any) -> Any:
 
     from echoic.tensors import bfloat16_array
 
+    tensor, bfloat16 = torch.Tensor, torch.bfloat16
+
     def array(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
+        if not isinstance(leaf, tensor):
             return leaf
-        leaf = leaf.detach()
-        return bfloat16_array(leaf) if leaf.dtype == torch.bfloat16 else leaf
+        if leaf.requires_grad:
+            leaf = leaf.detach()
+        if leaf.dtype is bfloat16:
+            return bfloat16_array(leaf)
+        try:
+            # Numpy's way to read an array takes ten times as long, and models have many.
+            return leaf.numpy()
+        except (TypeError, RuntimeError):
+            return leaf  # the error names the leaf
 
     return _trees.tree_map(array, tree)
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from echoic.errors import RolloutError
-from echoic.integrations.trl import to_trl
+from echoic.integrations.trl import Sample
 from echoic.integrations.verifiers import add_rollout, to_columns
-from echoic.integrations.verl import to_verl
-from rollout_answers import REWARDS
+from polling import free_port
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from echoic.rollouts import RolloutBatch, RolloutTable
+    from echoic.rollouts import RolloutTable
 
 # What these libraries warn of is theirs.
 pytestmark = [
@@ -25,80 +29,63 @@ pytestmark = [
 ]
 
 
-def test_verl_computes_our_advantages_from_a_batch(batch: RolloutBatch) -> None:
-    pytest.importorskip("verl")
-    from verl import DataProto
-    from verl.trainer.ppo import core_algos
+# Programs of torch start for minutes where others run.
+@pytest.mark.timeout(1800)
+def test_trl_trains_on_groups_of_workers_that_load_its_weights_whoever_is_killed(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("trl")
+    from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
-    tensors, others = to_verl(batch)
-    proto = DataProto.from_dict(tensors=tensors, non_tensors=others)
-    assert len(proto) == len(REWARDS)
-    found, _ = core_algos.compute_grpo_outcome_advantage(
-        proto.batch["rm_scores"], proto.batch["response_mask"], proto.non_tensor_batch["uid"]
-    )
-    expected = to_trl(batch, tensors=False)["advantages"]
-    mask = tensors["response_mask"].bool().numpy()
-    made = found.numpy() * mask
-    # Its deviation is that of a sample, ours that of a population: of two, they differ by this.
-    scale = np.sqrt(2)
-    np.testing.assert_allclose(made, (expected[:, None] / scale) * mask, atol=1e-4)
-    halves = proto.chunk(2)
-    assert [len(half) for half in halves] == [2, 2]
+    ours = {field.name for field in dataclasses.fields(Sample)}
+    assert {field.name for field in dataclasses.fields(RolloutSample)} == ours - {"blobs"}
 
+    steps, log, end = 24, tmp_path / "log", tmp_path / "end"
+    address = f"tcp://127.0.0.1:{free_port()}"
+    programs: list[subprocess.Popen[bytes]] = []
 
-def test_trl_trains_on_batches_of_a_table(batch: RolloutBatch, tmp_path: Path) -> None:
-    trl = pytest.importorskip("trl")
-    import torch
-    from datasets import Dataset
-    from tokenizers import Tokenizer, models
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    def start(name: str, *arguments: Any) -> subprocess.Popen[bytes]:
+        file = Path(__file__).with_name(name)
+        words = [sys.executable, str(file), address, str(tmp_path), *map(str, arguments)]
+        programs.append(subprocess.Popen(words))
+        return programs[-1]
 
-    given = to_trl(batch)
+    def wait_for(step: int) -> None:
+        while not log.exists() or log.read_text().count("\n") < step:
+            assert programs[0].poll() is None
+            time.sleep(0.1)
 
-    class Trainer(trl.GRPOTrainer):
-        def _generate_and_score_completions(self, inputs: Any) -> Any:
-            return dict(given)
-
-    torch.manual_seed(0)
-    words = {f"w{i}": i for i in range(100)} | {"<pad>": 100, "<eos>": 101}
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="<pad>")),
-        pad_token="<pad>",
-        eos_token="<eos>",
-    )
-    config = LlamaConfig(
-        vocab_size=102,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-    )
-    model = LlamaForCausalLM(config)
-    before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    arguments = trl.GRPOConfig(
-        output_dir=str(tmp_path),
-        per_device_train_batch_size=4,
-        num_generations=2,
-        max_steps=2,
-        learning_rate=1e-2,
-        use_cpu=True,
-        report_to="none",
-        save_strategy="no",
-        logging_steps=1,
-        beta=0.0,
-    )
-    trainer = Trainer(
-        model=model,
-        reward_funcs=lambda completions, **_: [0.0] * len(completions),
-        args=arguments,
-        train_dataset=Dataset.from_list([{"prompt": "w11 w12"}, {"prompt": "w13"}] * 4),
-        processing_class=tokenizer,
-    )
-    done = trainer.train()
-    assert done.global_step == 2
-    assert np.isfinite(done.training_loss)
-    assert any(not torch.equal(before[n], p) for n, p in model.named_parameters())
+    try:
+        trainer = start("trl_trainer.py", steps)
+        killed, worker = (start("trl_worker.py", 7, seed) for seed in (1, 2))
+        wait_for(6)
+        killed.kill()
+        wait_for(9)
+        # In the middle of a step, most likely.
+        trainer.kill()
+        trainer.wait()
+        assert not end.exists()
+        assert start("trl_trainer.py", steps).wait() == 0
+        assert worker.wait(60) == 0
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+    entries = [
+        entry for line in log.read_text().splitlines() if "reward" in (entry := json.loads(line))
+    ]
+    # A step whose checkpoint was not written is repeated.
+    assert sorted({entry["step"] for entry in entries}) == list(range(1, steps + 1))
+    assert len(entries) <= steps + 1
+    # Weights, tokens and log-probabilities meet: at first the trainer's policy is the workers'.
+    assert entries[0]["ratio"] == pytest.approx(1, abs=1e-4)
+    assert max(entry["kl"] for entry in entries) < 0.2
+    assert np.mean([entry["reward"] for entry in entries[:3]]) < 0.1
+    assert np.mean([entry["reward"] for entry in entries[-3:]]) > 0.5
+    assert max(entry["echoic/lag_oldest_max"] for entry in entries) == 2
+    assert not any("sample/dropped_stale_total" in entry for entry in entries)
+    # The weights have every group once that was acknowledged, of both trainers.
+    assert json.loads(end.read_text()) == {"version": steps, "acked": steps * 8, "overdue": 0}
 
 
 def test_a_trace_of_verifiers_is_a_sequence(table: RolloutTable) -> None:
@@ -146,3 +133,132 @@ def test_a_trace_of_verifiers_is_a_sequence(table: RolloutTable) -> None:
     with pytest.raises(RolloutError, match="2 branches to learn from"):
         to_columns(trace)
     assert to_columns(trace.branches[1])["tokens"].tolist() == [1, 2, 90, 9]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stateful_loader_resumes_bit_for_bit(workers: int, tmp_path: Path) -> None:
+    loaders = pytest.importorskip("torchdata.stateful_dataloader")
+    import torch
+    from echoic import Server, connect
+    from echoic.integrations.torch import RolloutDataset
+    from echoic.rollouts import RolloutTable
+
+    columns = {"tokens": "int32", "logprobs": "float32"}
+    with (
+        RolloutTable("math", columns, batch_groups=2, max_lag=100) as table,
+        Server(table, listen=f"unix://{tmp_path}/learner.sock") as server,
+    ):
+        address = server.address
+
+        def connected() -> RolloutTable:
+            return connect(address).rollouts("math")
+
+        def ranks() -> list[Any]:
+            return [
+                loaders.StatefulDataLoader(
+                    RolloutDataset(connected, rank=rank, ranks=2, lease=60, keep=20),
+                    batch_size=None,
+                    num_workers=workers,
+                )
+                for rank in (0, 1)
+            ]
+
+        def steps(readers: list[Any], count: int) -> list[Any]:
+            return [[next(reader) for reader in readers] for _ in range(count)]
+
+        draw = np.random.default_rng(0)
+        for token in range(40):
+            logprobs = draw.normal(size=3).astype(np.float32)
+            table.reserve().add({"tokens": np.full(3, token, np.int32), "logprobs": logprobs})
+        whole = ranks()
+        readers = [iter(loader) for loader in whole]
+        steps(readers, 5)
+        torch.save([loader.state_dict() for loader in whole], tmp_path / "checkpoint")
+        lost = steps(readers, 3)
+        del readers, whole
+
+        again = ranks()
+        for loader, state in zip(again, torch.load(tmp_path / "checkpoint"), strict=True):
+            loader.load_state_dict(state)
+        table.restore(0)
+        found = steps([iter(loader) for loader in again], 15)
+        for resumed, expected in zip(found, lost, strict=False):
+            for own, theirs in zip(resumed, expected, strict=True):
+                assert own.keys() == theirs.keys()
+                assert all(torch.equal(own[n], theirs[n]) for n in own)
+        tokens = [share["tokens"].tolist() for step in found for share in step]
+        assert tokens == [[token] * 3 for token in range(10, 40)]
+
+
+@pytest.mark.parametrize("tool", [False, True], ids=["single turn", "tool"])
+def test_environments_of_verifiers_fill_a_run(
+    tool: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("verifiers.v1")
+    import echoic.rl
+    import renderers.client
+    import verifiers.v1 as vf
+    import verifiers_world as world
+    from echoic.integrations import verifiers as ours
+    from renderers.configs import Qwen3RendererConfig
+
+    monkeypatch.setattr(ours, "_LOOK", 0.02)
+    # A lock of that module belongs to the loop that first waits for it.
+    monkeypatch.setattr(renderers.client, "_max_prompt_len_lock", asyncio.Lock())
+    tokenizer = world.save_tokenizer(tmp_path / "tokenizer")
+    model = world.Model(tokenizer)
+    config = vf.SingleAgentEnvConfig.model_validate(
+        {
+            "taskset": {"id": "verifiers_world", "tool": tool},
+            "agent": {"harness": {"id": "verifiers_world"}, "runtime": {"type": "subprocess"}},
+        }
+    )
+    environment = vf.load_environment(config)
+    client = vf.TrainClientConfig(
+        base_url=model.url,
+        api_key_var="NO_KEY",
+        renderer=Qwen3RendererConfig(enable_thinking=False),
+        renderer_model_name=str(tmp_path / "tokenizer"),
+    )
+    context = vf.ModelContext(model="toy", client=client)
+    columns = {"tokens": "int32", "logprobs": "float32", "mask": "uint8"}
+    fields = {"reward": "float32", "turns": "int64"}
+    with (
+        echoic.rl.Run(columns, fields, group=2, batch=4, max_lag=1000) as run,
+        echoic.rl.join(run) as worker,
+    ):
+
+        def run_all(**options: Any) -> int:
+            tasks = environment.taskset
+            return asyncio.run(ours.run_environment(worker, environment, tasks, context, **options))
+
+        sent = run_all(version=lambda: model.version, messages=True)
+        assert sent == 4
+        batch = run.sample(timeout=30)
+        assert batch["reward"].tolist() == [1] * 8
+        assert batch["turns"].tolist() == [1 + tool] * 8
+        keys = {task.key for task in environment.taskset}
+        assert set(batch.keys) == keys
+        for item in range(8):
+            cells = batch.cells(item)
+            tokens, mask = batch["tokens"][cells], batch["mask"][cells].astype(bool)
+            drawn, versions = -batch["logprobs"][cells], batch.versions[cells]
+            text = tokenizer.decode(tokens)
+            assert text.startswith("<|im_start|>")
+            assert ("<tool_response>" in text) == tool
+            assert (drawn[~mask] == 0).all()
+            # What counts as older than it is may be, nothing counts as younger.
+            assert (versions[mask] <= drawn[mask]).all()
+            turns = np.flatnonzero(np.diff(np.concatenate([[0], mask, [0]])) == 1)
+            assert len(turns) == 1 + tool
+            if tool:
+                first, second = turns
+                assert versions[0] == versions[first] < versions[second - 1] == versions[second]
+                assert drawn[first] < drawn[second]
+            said = json.loads(batch.blobs(item)["messages"])
+            assert [one["role"] for one in said][-1] == "assistant"
+        model.close()
+        with pytest.raises(RolloutError, match=r"[2-4] groups in a row failed, .* episode failed"):
+            run_all(max_failures=2)
+        worker.flush()
+        assert run.stats().rejected >= 2

@@ -1,7 +1,8 @@
-"""Batches of rollouts as TRL, verl, torch and tensordict take them."""
+"""Batches of rollouts as torch and tensordict take them."""
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import TYPE_CHECKING
 
@@ -9,112 +10,11 @@ import numpy as np
 import pytest
 from echoic.errors import RolloutError
 from echoic.integrations.tensordict import rows, to_tensordict
-from echoic.integrations.trl import to_trl
-from echoic.integrations.verl import to_verl
+from echoic.rollouts import RolloutTable
 from rollout_answers import add
 
 if TYPE_CHECKING:
-    from echoic.rollouts import RolloutBatch, RolloutTable
-
-
-def test_prompts_end_where_answers_begin(batch: RolloutBatch) -> None:
-    found = to_trl(batch, pad_token=99, tensors=False)
-    assert found["prompt_ids"].tolist() == [[11, 12], [11, 12], [99, 13], [99, 13]]
-    assert found["prompt_mask"].tolist() == [[1, 1], [1, 1], [0, 1], [0, 1]]
-    assert found["completion_ids"].tolist() == [
-        [21, 99, 99],
-        [22, 91, 23],
-        [24, 25, 99],
-        [26, 99, 99],
-    ]
-    assert found["completion_mask"].tolist() == [[1, 0, 0], [1, 1, 1], [1, 1, 0], [1, 0, 0]]
-
-
-def test_tokens_of_tools_are_no_part_of_the_loss(batch: RolloutBatch) -> None:
-    found = to_trl(batch, tensors=False)
-    assert found["tool_mask"].tolist() == [[1, 0, 0], [1, 0, 1], [1, 1, 0], [1, 0, 0]]
-    assert found["num_items_in_batch"] == 6
-
-
-def test_logprobs_are_those_of_the_answer(batch: RolloutBatch) -> None:
-    found = to_trl(batch, tensors=False)["old_per_token_logps"]
-    assert found.dtype == np.float32
-    assert found[1].tolist() == [-22 / 8, 0, -23 / 8]
-    assert found[3].tolist() == [-26 / 8, 0, 0]
-
-
-def test_advantages_compare_the_answers_to_one_prompt(batch: RolloutBatch) -> None:
-    found = to_trl(batch, tensors=False)
-    assert found["advantages"].tolist() == [-1, 1, 1, -1]
-    assert found["rewards"].tolist() == [0, 1, 0.5, 0.25]
-    assert to_trl(batch, scale="none", tensors=False)["advantages"].tolist() == [
-        -0.5,
-        0.5,
-        0.125,
-        -0.125,
-    ]
-
-
-def test_without_a_mask_there_is_no_prompt(batch: RolloutBatch) -> None:
-    found = to_trl(batch, mask=None, tensors=False)
-    assert found["prompt_ids"].shape == (4, 0)
-    assert found["completion_mask"].sum(1).tolist() == [3, 5, 3, 2]
-    assert "tool_mask" not in found
-
-
-def test_a_field_is_no_column(batch: RolloutBatch) -> None:
-    with pytest.raises(RolloutError, match="a field has a value for each item"):
-        to_trl(batch, tokens="prompt", tensors=False)
-
-
-def test_tensors_of_trl_have_the_values_of_the_arrays(batch: RolloutBatch) -> None:
-    torch = pytest.importorskip("torch")
-    tensors, arrays = to_trl(batch), to_trl(batch, tensors=False)
-    assert tensors.keys() == arrays.keys()
-    for name, tensor in tensors.items():
-        assert isinstance(tensor, torch.Tensor)
-        np.testing.assert_array_equal(tensor.numpy(), arrays[name])
-
-
-def test_inputs_are_prompts_and_responses_side_by_side(batch: RolloutBatch) -> None:
-    found, _ = to_verl(batch, pad_token=99, tensors=False)
-    assert found["input_ids"].tolist() == [
-        [11, 12, 21, 99, 99],
-        [11, 12, 22, 91, 23],
-        [99, 13, 24, 25, 99],
-        [99, 13, 26, 99, 99],
-    ]
-    assert found["attention_mask"].tolist()[2:] == [[0, 1, 1, 1, 0], [0, 1, 1, 0, 0]]
-    assert found["position_ids"].tolist()[2] == [0, 0, 1, 2, 2]
-    np.testing.assert_array_equal(
-        np.concatenate([found["prompts"], found["responses"]], 1), found["input_ids"]
-    )
-
-
-def test_reward_is_at_the_last_token_of_the_answer(batch: RolloutBatch) -> None:
-    found, _ = to_verl(batch, tensors=False)
-    assert found["rm_scores"].tolist() == [[0, 0, 0], [0, 0, 1], [0, 0.5, 0], [0.25, 0, 0]]
-    assert found["response_mask"].tolist() == [[1, 0, 0], [1, 0, 1], [1, 1, 0], [1, 0, 0]]
-    assert found["rollout_log_probs"][2].tolist() == [-24 / 8, -25 / 8, 0]
-
-
-def test_answers_to_one_prompt_share_a_uid(batch: RolloutBatch) -> None:
-    _, others = to_verl(batch, tensors=False)
-    first, second = (str(group) for group in batch.group_ids)
-    assert others["uid"].tolist() == [first, first, second, second]
-    assert others["source"].tolist() == ["worker"] * 4
-    assert others["version"].tolist() == [0] * 4
-    assert others["prompt"].tolist() == [0, 0, 1, 1]
-    assert {array.dtype for array in others.values()} == {np.dtype(object)}
-
-
-def test_tensors_of_verl_have_the_values_of_the_arrays(batch: RolloutBatch) -> None:
-    torch = pytest.importorskip("torch")
-    tensors, _ = to_verl(batch)
-    arrays, _ = to_verl(batch, tensors=False)
-    for name, tensor in tensors.items():
-        assert isinstance(tensor, torch.Tensor)
-        np.testing.assert_array_equal(tensor.numpy(), arrays[name])
+    from echoic.rollouts import RolloutBatch
 
 
 def test_rows_are_the_same_for_every_form(batch: RolloutBatch) -> None:
@@ -166,6 +66,79 @@ def test_dataset_gives_a_rank_its_shares_until_the_table_is_closed(table: Rollou
         rank.join(timeout=30)
     assert seen[0] == [[11, 12, 21, 11, 12, 22, 91, 23]] * 2
     assert seen[1] == [[13, 24, 25, 13, 26]] * 2
+
+
+def test_tensordict_carries_blobs(table: RolloutTable) -> None:
+    pytest.importorskip("tensordict")
+    reservation = table.reserve()
+    columns = {name: [1] for name in ("tokens", "logprobs", "mask")}
+    image = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    blobs = {"image": image, "text": "a cat"}
+    reservation.add(columns, {"reward": 0, "prompt": 0}, blobs=blobs)
+    reservation.add(columns, {"reward": 0, "prompt": 0}, blobs={"text": "no image"})
+    found = to_tensordict(table.sample(1))
+    images = found["blobs", "image"]
+    np.testing.assert_array_equal(images[0], image)
+    assert images[1] is None
+    assert list(found["blobs", "text"]) == ["a cat", "no image"]
+    assert found[1]["blobs", "text"] == "no image"
+
+
+@pytest.mark.parametrize("is_restored", [True, False], ids=["restored", "returned"])
+def test_dataset_resumes_after_the_batches_of_its_state(is_restored: bool) -> None:
+    torch = pytest.importorskip("torch")
+    from echoic.integrations.torch import RolloutDataset
+
+    table = RolloutTable("math", {"tokens": "int32"}, batch_groups=2, max_lag=100)
+    for token in range(24):
+        table.reserve().add({"tokens": [token]})
+    datasets = [RolloutDataset(table, rank=r, ranks=2, lease=60, keep=5) for r in (0, 1)]
+    loaders = [torch.utils.data.DataLoader(one, batch_size=None) for one in datasets]
+    ranks = [iter(loader) for loader in loaders]
+
+    def step() -> list[list[int]]:
+        return [next(rank)["tokens"].tolist() for rank in ranks]
+
+    first = [step() for _ in range(7)]
+    states = json.loads(json.dumps([one.state_dict() for one in datasets]))
+    # The learner goes on without a checkpoint, and is killed.
+    lost = [step() for _ in range(3)]
+    resumed = [RolloutDataset(table, rank=r, ranks=2, lease=60, keep=5) for r in (0, 1)]
+    for one, state in zip(resumed, states, strict=True):
+        one.load_state_dict(state)
+        assert one.state_dict() == state
+    if is_restored:
+        # All leases end, those of batches in the state too, which the datasets leave out.
+        table.restore(0)
+    else:
+        for rank, one in enumerate(datasets):
+            for number, *_ in one.state_dict()["batches"][-3:]:
+                table._native.nack((number, rank, 1))
+    ranks = [iter(one) for one in resumed]
+    assert [step() for _ in range(5)] == [*lost, [[20], [21]], [[22], [23]]]
+    seen = [token for batch in (*first, *lost) for share in batch for token in share]
+    assert seen == list(range(20))
+    table.close()
+
+
+def test_batches_that_a_dataset_keeps_stay_leased(table: RolloutTable) -> None:
+    pytest.importorskip("torch")
+    from echoic.integrations.torch import RolloutDataset
+
+    batches = iter(RolloutDataset(table, lease=0.3, keep=1, groups=1))
+    add(table, [0, 1])
+    add(table, [2, 3])
+    next(batches)
+    next(batches)
+    assert table.stats().acked == 0
+    timer = threading.Timer(0.6, add, (table, [0, 1]))
+    timer.start()
+    # It waits for longer than a lease.
+    assert next(batches)["tokens"].tolist() == [11, 12, 21, 11, 12, 22, 91, 23]
+    timer.join()
+    assert (table.stats().acked, table.stats().expired_leases) == (1, 0)
+    with pytest.raises(RolloutError, match="above 0 a lease, got keep=1 and lease=None"):
+        RolloutDataset(table, keep=1)
 
 
 def test_unsigned_integers_become_signed_ones() -> None:

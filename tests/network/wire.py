@@ -13,7 +13,7 @@ from typing import NamedTuple
 from content import PATIENCE
 
 MAGIC = b"\x89ECHOIC\n"
-VERSION = 1
+VERSION = 2
 
 HELLO, CHALLENGE, OPEN, WELCOME, REFUSED = 1, 2, 3, 4, 5
 DATA, ACK, PING, PONG, GOODBYE = 16, 17, 18, 19, 20

@@ -1,4 +1,4 @@
-"""Hunts for hangs and lost items, in random combinations of what tables and streams can do.
+"""Hunts for hangs and lost items, in random combinations of what tables, streams and rollouts do.
 
 `python tests/stress/hunt.py --seconds 600` plays one combination after the other, several side by
 side, and prints a line for each: its seed, what came of it, and what was combined. A seed alone
@@ -6,7 +6,8 @@ says what is combined; how threads take turns is up to the machine. `--seed S --
 combination once more.
 
 Combinations are short processes of their own: one that hangs shows where its threads are, and is
-killed with all it has started. `hunt_plan` says what is combined, `hunt_play` what is checked.
+killed with all it has started. `hunt_plan` says what is combined, `hunt_play` and `hunt_rollouts`
+what is checked.
 """
 
 from __future__ import annotations

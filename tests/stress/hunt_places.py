@@ -124,6 +124,11 @@ class Launcher:
         self._requests.send((main, arguments))
         return Process(self._listener.accept())
 
+    def close(self) -> None:
+        """End the process that forks."""
+        self._requests.close()
+        self._listener.close()
+
 
 class Process:
     """A process that was launched."""

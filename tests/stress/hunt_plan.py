@@ -17,9 +17,10 @@ class Plan:
     """One combination."""
 
     seed: int
-    # "table" or "stream".
+    # "table", "stream" or "rollouts".
     target: str
-    # Where the server is: "process" (this one), "shm", "tcp" or, for tables, "sharded" over TCP.
+    # Where the server is: "process" (this one), "shm", "tcp", "unix" (of rollouts) or, for tables,
+    # "sharded" over TCP.
     reach: str
     # What items are: "rows" (a spec), "windows" (trajectories) or "typed" (trajectories, declared).
     kind: str = "rows"
@@ -44,6 +45,8 @@ class Plan:
     victims: int = 0
     # In order, evenly over the seconds.
     events: list[str] = field(default_factory=list)
+    # Whether groups of producers that die are gone on with.
+    suspends: bool = False
     # Whether calls are still being made when the table is closed.
     abrupt: bool = False
 
@@ -60,6 +63,9 @@ class Plan:
     def __str__(self) -> str:
         """Say what is combined, on one line."""
         parts = [self.target, self.reach]
+        parts += ["suspends"] * self.suspends
+        if self.target == "rollouts":
+            parts += [f"durability={self.durability}"] * (self.durability != "none")
         if self.target == "table":
             times = f"x{self.max_times}" if self.max_times else ""
             parts += [f"{self.kind}/{self.sampler}{times}/{self.limiter}", f"size={self.capacity}"]
@@ -120,9 +126,34 @@ EVICTING = {
 def make_plan(seed: int) -> Plan:
     """Return what the seed stands for, always the same."""
     rng = random.Random(seed)
-    if rng.random() < 0.15:
+    target = rng.random()
+    if target < 0.15:
         return _stream(seed, rng)
+    if target > 0.85:
+        return _rollouts(seed, rng)
     return _table(seed, rng)
+
+
+# What happens to rollouts.
+ROLLOUT_EVENTS = (
+    "kill producer",
+    "kill learner",
+    "kill server",
+    "restart server",
+    "pause",
+    "checkpoint",
+)
+
+
+def _rollouts(seed: int, rng: random.Random) -> Plan:
+    plan = Plan(seed, "rollouts", rng.choice(["unix", "shm", "tcp"]))
+    plan.durability = rng.choice(["none", "async", "async"])
+    plan.inserters = ["produce"] * rng.randint(1, 3)
+    plan.samplers = ["learn"] * rng.randint(1, 2)
+    plan.suspends = rng.random() < 0.4
+    plan.events = rng.choices(ROLLOUT_EVENTS, k=rng.randint(0, 4))
+    plan.seconds = rng.uniform(0.5, 1.5)
+    return plan
 
 
 def _stream(seed: int, rng: random.Random) -> Plan:

@@ -27,6 +27,7 @@ import numpy as np
 from echoic import _native, patterns
 from hunt_places import Launcher, Local, Process, Remote
 from hunt_plan import NAME, Plan
+from hunt_rollouts import play_rollouts
 from hunt_watch import HangError, Sight, Watch
 
 if TYPE_CHECKING:
@@ -635,8 +636,11 @@ def play(plan: Plan, folder: Path) -> int:
     begun = time.monotonic()
     one: Play | None = None
     try:
-        one = Play(plan, folder)
-        numbers = one.run()
+        if plan.target == "rollouts":
+            numbers = play_rollouts(plan, folder)
+        else:
+            one = Play(plan, folder)
+            numbers = one.run()
     except BaseException as error:  # whatever it is, it is a finding
         print(f"seed {plan.seed} FAILED: {type(error).__name__}: {error}\n  {plan}", flush=True)
         if not isinstance(error, (HangError, AssertionError)):

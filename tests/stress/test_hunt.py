@@ -1,4 +1,4 @@
-"""A few seconds of the hunt, and whether its watchdog sees what it is for."""
+"""A few seconds of the hunt and of the soak, and whether its watchdog sees what it is for."""
 
 from __future__ import annotations
 
@@ -23,6 +23,16 @@ def test_random_combinations_hang_nowhere_and_lose_nothing() -> None:
     hunted = subprocess.run(command, capture_output=True, text=True, check=False, timeout=290)
     assert hunted.returncode == 0, hunted.stdout + hunted.stderr
     assert f"{count} combinations" in hunted.stdout
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_rollouts_under_kills_lose_nothing_and_the_server_does_not_grow() -> None:
+    program = Path(__file__).with_name("soak.py")
+    command = [sys.executable, str(program), "--seconds", str(tiers.size(10, 120)), "--seed", "3"]
+    soaked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=590)
+    assert soaked.returncode == 0, soaked.stdout + soaked.stderr
+    assert "the server used at most" in soaked.stdout
 
 
 def test_only_a_call_whose_condition_holds_counts_as_hung(tmp_path: Path) -> None:

@@ -199,8 +199,14 @@ def test_tensors_of_torch_are_published_with_gradients_and_in_bfloat16() -> None
     store.publish({"state": module.state_dict(), "parameters": list(module.parameters())}, 1)
     got = store.latest().tree  # type: ignore[union-attr]
     assert np.array_equal(got["parameters"][0], module.weight.detach().numpy())
-    store.publish({"w": torch.ones(3, dtype=torch.bfloat16)}, 2)
-    assert str(store.latest().tree["w"].dtype) == "bfloat16"  # type: ignore[union-attr]
+    tied = torch.ones(3, dtype=torch.bfloat16, requires_grad=True)
+    rows = torch.arange(6.0).reshape(2, 3).T
+    store.publish({"w": tied, "tied": tied, "rows": rows}, 2)
+    got = store.latest().tree  # type: ignore[union-attr]
+    assert [str(got[name].dtype) for name in ("w", "tied")] == ["bfloat16", "bfloat16"]
+    assert got["rows"].tolist() == [[0, 3], [1, 4], [2, 5]]
+    with pytest.raises(echoic.errors.SpecError, match="leaf `there`"):
+        store.publish({"there": torch.ones(3, device="meta")}, 3)
 
 
 def test_a_server_needs_something_to_serve() -> None:
@@ -230,8 +236,8 @@ def test_numbers_are_among_those_of_the_server() -> None:
 def test_what_no_worker_could_read_is_refused_without_a_server_too() -> None:
     store = WeightStore()
     store.publish(tree(1), 1)
-    with pytest.raises(echoic.errors.SpecError, match="length of a spec"):
-        store.publish([np.float32(0)] * 70_000, 2)
+    with pytest.raises(echoic.errors.SpecError, match="structure of a tree"):
+        store.publish({"x" * (17 << 20): np.float32(0)}, 2)
     check(store.latest())
     metrics = store.metrics()
     assert (metrics["version"], metrics["held_publications"]) == (1, 1)

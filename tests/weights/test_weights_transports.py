@@ -325,10 +325,11 @@ def test_a_tree_too_large_to_send_is_refused_where_it_is_published(transport: An
     client.publish(tree(1), 1)
     subscription = client.subscribe()
     check(subscription.wait(timeout=PATIENCE))
-    with pytest.raises(echoic.errors.SpecError, match="length of a spec"):
-        client.publish([np.float32(0)] * 70_000, 2)
-    with pytest.raises(echoic.errors.SpecError, match="length of a spec"):
-        store.publish([np.float32(0)] * 70_000, 2)
+    large = {"x" * (17 << 20): np.float32(0)}
+    with pytest.raises(echoic.errors.SpecError, match="structure of a tree"):
+        client.publish(large, 2)
+    with pytest.raises(echoic.errors.SpecError, match="structure of a tree"):
+        store.publish(large, 2)
     assert store.version == 1
     client.publish(tree(2), 2)
     check(subscription.wait(newer_than=1, timeout=PATIENCE))
@@ -366,3 +367,21 @@ def test_closing_the_client_wakes_who_waits(transport: Any) -> None:
         client.subscribe()
     with pytest.raises(echoic.errors.ClosedError):
         client.publish(tree(1), 1)
+
+
+def test_a_tree_of_many_leaves_reaches_a_worker(transport: Any) -> None:
+    names = [
+        f"model.layers.{at // 400}.experts.{at % 400}.down_proj.weight" for at in range(20_000)
+    ]
+    rows = np.arange(40_000, dtype=np.float32).reshape(20_000, 2)
+    store = WeightStore()
+    transport.open(store)
+    with transport.client().subscribe() as subscription:
+        store.publish(dict(zip(names, rows, strict=True)), 1)
+        publication = subscription.wait(timeout=30)
+        assert list(publication.tree) == names
+        assert np.array_equal(np.stack(list(publication.tree.values())), rows)
+        if transport.kind == "tcp":
+            transport.client().publish(dict(zip(names, rows + 1, strict=True)), 2, timeout=30)
+            got = subscription.wait(newer_than=1, timeout=30).tree
+            assert np.array_equal(np.stack(list(got.values())), rows + 1)

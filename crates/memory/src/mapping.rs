@@ -4,9 +4,11 @@
 //! file sealed against changes of its size before any other process can have it.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
+use crate::advice;
 use crate::block::{AllocError, check_available};
 
 /// What keeps the file as long as the mapping: without these, a process that has the descriptor could take
@@ -40,10 +42,10 @@ impl Mapping {
         Self::make(len, 0)
     }
 
-    /// As [`Mapping::new`], of a file that nothing else will ever write.
+    /// As [`Mapping::sparse`], of a file that nothing else will ever write.
     pub(crate) fn guarded(len: usize) -> Result<Self, AllocError> {
         check_available(len)?;
-        let this = Self::make_with(len, libc::MAP_POPULATE, SEALS & !libc::F_SEAL_SEAL)?;
+        let this = Self::make_with(len, 0, SEALS & !libc::F_SEAL_SEAL)?;
         // Only our mapping, which is there already, stays writable. A kernel that does not know this seal
         // leaves it to the others not to write.
         // SAFETY: changes our own file only.
@@ -135,6 +137,28 @@ impl Mapping {
         }
         let pointer = NonNull::new(address.cast()).ok_or_else(io::Error::last_os_error)?;
         Ok(Self { pointer, len, file })
+    }
+
+    /// Has the system give the pages of these bytes now, as they are when they are there already.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError::Refused`] when there are too few.
+    pub(crate) fn populate(&self, range: Range<usize>) -> Result<(), AllocError> {
+        let refused = AllocError::Refused { bytes: range.len() };
+        // SAFETY: the mapping is there until drop.
+        match unsafe { advice::populate(self.pointer, range.clone()) } {
+            Ok(()) => Ok(()),
+            // A kernel before 5.14: pages of the file, which the mapping gets when they are first used.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                let offset = |at: usize| libc::off_t::try_from(at).map_err(|_| refused.clone());
+                let (start, len) = (offset(range.start)?, offset(range.len())?);
+                // SAFETY: changes our own file only.
+                let reserved = unsafe { libc::fallocate(self.file.as_raw_fd(), 0, start, len) };
+                check(reserved).map_err(|_| refused)
+            }
+            Err(_) => Err(refused),
+        }
     }
 
     /// Where the bytes start.

@@ -8,10 +8,11 @@
 //! 3. The file of a shared mapping can neither shrink nor grow, so the mapping stays backed.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use crate::block::{AllocError, Block};
+use crate::block::{AllocError, Block, Untouched};
 
 #[cfg(target_os = "linux")]
 use crate::mapping::Mapping;
@@ -21,6 +22,8 @@ use crate::mapping::Mapping;
 pub(crate) enum Region {
     /// For threads of this process.
     Own(Block),
+    /// As above, with pages that are there from their first use on.
+    Untouched(Untouched),
     /// For other processes too.
     #[cfg(target_os = "linux")]
     Shared(Mapping),
@@ -30,6 +33,11 @@ impl Region {
     /// Zeroed memory of this process.
     pub(crate) fn own(bytes: usize) -> Result<Self, AllocError> {
         Block::new(bytes).map(Self::Own)
+    }
+
+    /// As [`Region::own`], with pages that are there from their first use on.
+    pub(crate) fn untouched(bytes: usize) -> Result<Self, AllocError> {
+        Untouched::new(bytes).map(Self::Untouched)
     }
 
     /// Zeroed memory that other processes can map.
@@ -44,13 +52,13 @@ impl Region {
         Err(AllocError::Shared { reason: "this needs Linux".into() })
     }
 
-    /// As [`Region::shared`], for others to read only.
+    /// As [`Region::sparse`], for others to read only.
     #[cfg(target_os = "linux")]
     pub(crate) fn guarded(bytes: usize) -> Result<Self, AllocError> {
         Mapping::guarded(bytes).map(Self::Shared)
     }
 
-    /// As [`Region::shared`], for others to read only.
+    /// As [`Region::sparse`], for others to read only.
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn guarded(bytes: usize) -> Result<Self, AllocError> {
         Self::shared(bytes)
@@ -83,9 +91,35 @@ impl Region {
     /// What to hand to other processes, if they can map it.
     pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Self::Own(_) => None,
+            Self::Own(_) | Self::Untouched(_) => None,
             #[cfg(target_os = "linux")]
             Self::Shared(mapping) => Some(mapping.file()),
+        }
+    }
+
+    /// Has the system give the pages of these bytes now, which must be inside. The bytes stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError::Refused`] when there are too few.
+    pub(crate) fn populate(&self, range: Range<usize>) -> Result<(), AllocError> {
+        assert!(range.end <= self.len(), "inside the region");
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Shared(mapping) => mapping.populate(range),
+            #[cfg(all(target_os = "linux", not(miri)))]
+            Self::Untouched(block) => {
+                let bytes = range.len();
+                // SAFETY: the block is there until drop, and the system gives a process whole pages.
+                match unsafe { crate::advice::populate(block.pointer(), range) } {
+                    // Where it does not know how, the pages come when they are first used.
+                    Err(error) if error.raw_os_error() != Some(libc::EINVAL) => {
+                        Err(AllocError::Refused { bytes })
+                    }
+                    _ => Ok(()),
+                }
+            }
+            _ => Ok(()),
         }
     }
 
@@ -93,6 +127,7 @@ impl Region {
     pub(crate) fn pointer(&self) -> NonNull<u8> {
         match self {
             Self::Own(block) => block.pointer(),
+            Self::Untouched(block) => block.pointer(),
             #[cfg(target_os = "linux")]
             Self::Shared(mapping) => mapping.pointer(),
         }
@@ -102,6 +137,7 @@ impl Region {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Own(block) => block.len(),
+            Self::Untouched(block) => block.len(),
             #[cfg(target_os = "linux")]
             Self::Shared(mapping) => mapping.len(),
         }

@@ -3,6 +3,9 @@
 //! A [`SharedBuffer`] is written through `&mut` and read through `&`. One that was made [shared](SharedBuffer::shared)
 //! has a file, which other processes map as a [`SharedBufferView`]: to read, and never to write.
 //!
+//! Pages are there from their first use on, or before: [`SharedBuffer::populate`] has the system give all of them, and
+//! [`Pages`] does so from another thread, while the buffer is used.
+//!
 //! # Invariants
 //!
 //! 1. Within a process the bytes of a shared buffer change through `&mut` only.
@@ -14,10 +17,11 @@
 //! writer allows it. A process that does not can harm only itself.
 
 use std::io;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::block::AllocError;
 #[cfg(target_os = "linux")]
@@ -26,6 +30,8 @@ use crate::region::Region;
 
 /// Shared buffers of other processes have whole pages.
 const PAGE: usize = 4096;
+/// How many bytes of pages are asked for at once: some ten milliseconds.
+pub const PIECE: usize = 16 << 20;
 
 /// What tells the shared buffers of a process apart.
 static BUFFERS: AtomicU64 = AtomicU64::new(0);
@@ -42,17 +48,57 @@ static BUFFERS: AtomicU64 = AtomicU64::new(0);
 /// ```
 #[derive(Debug)]
 pub struct SharedBuffer {
-    region: Region,
+    pages: Pages,
     id: u64,
+    is_zeroed: bool,
+}
+
+/// The pages of a shared buffer, to be given by the system ahead of their use.
+#[derive(Debug, Clone)]
+pub struct Pages(Arc<Memory>);
+
+#[derive(Debug)]
+struct Memory {
+    region: Region,
+    /// Where those pages end that were asked for.
+    next: AtomicUsize,
+}
+
+impl Pages {
+    /// Has the system give the next [piece](PIECE): whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError::Refused`] when there are too few pages.
+    pub fn populate_next(&self) -> Result<bool, AllocError> {
+        let Memory { region, next } = &*self.0;
+        if next.load(Ordering::Acquire) >= region.len() {
+            return Ok(false);
+        }
+        let start = next.fetch_add(PIECE, Ordering::AcqRel);
+        if start >= region.len() {
+            return Ok(false);
+        }
+        let populated = region.populate(start..region.len().min(start + PIECE));
+        if populated.is_err() {
+            next.fetch_min(start, Ordering::AcqRel);
+        }
+        populated.map(|()| true)
+    }
+
+    /// Whether the buffer is still there.
+    pub fn is_wanted(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
 }
 
 impl SharedBuffer {
-    /// At least `len` bytes for this process.
+    /// At least `len` bytes for this process, which are zeros.
     pub fn new(len: usize) -> Result<Self, AllocError> {
-        Region::own(len).map(Self::of)
+        Region::untouched(len).map(Self::of)
     }
 
-    /// At least `len` bytes that other processes can map.
+    /// At least `len` bytes that other processes can map, which are zeros.
     pub fn shared(len: usize) -> Result<Self, AllocError> {
         let len = len.max(1).checked_next_multiple_of(PAGE);
         let len = len.ok_or(AllocError::Refused { bytes: usize::MAX })?;
@@ -60,7 +106,50 @@ impl SharedBuffer {
     }
 
     fn of(region: Region) -> Self {
-        Self { region, id: BUFFERS.fetch_add(1, Ordering::Relaxed) }
+        let pages = Pages(Arc::new(Memory { region, next: AtomicUsize::new(0) }));
+        Self { pages, id: BUFFERS.fetch_add(1, Ordering::Relaxed), is_zeroed: true }
+    }
+
+    /// Has the system give all pages that are not there yet, together with those that have its [`Pages`].
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError::Refused`] when there are too few.
+    pub fn populate(&self) -> Result<(), AllocError> {
+        while self.pages.populate_next()? {}
+        Ok(())
+    }
+
+    /// Has the system give the pages of these bytes, unless that was asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError::Refused`] when there are too few.
+    pub fn populate_range(&self, range: Range<usize>) -> Result<(), AllocError> {
+        let Memory { region, next } = &*self.pages.0;
+        if range.end <= next.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        region.populate(range)
+    }
+
+    /// Whether all pages were asked for.
+    pub fn is_populated(&self) -> bool {
+        self.pages.0.next.load(Ordering::Acquire) >= self.len()
+    }
+
+    /// To have the system give its pages from another thread.
+    pub fn pages(&self) -> Pages {
+        self.pages.clone()
+    }
+
+    /// Whether nothing was written since it was made.
+    pub fn is_zeroed(&self) -> bool {
+        self.is_zeroed
+    }
+
+    fn region(&self) -> &Region {
+        &self.pages.0.region
     }
 
     /// Which buffer of this process it is.
@@ -70,7 +159,7 @@ impl SharedBuffer {
 
     /// What to hand to other processes, if they can map it.
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
-        self.region.file()
+        self.region().file()
     }
 }
 
@@ -79,14 +168,17 @@ impl Deref for SharedBuffer {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: a region has this many initialised bytes, and they change through `&mut` only.
-        unsafe { std::slice::from_raw_parts(self.region.pointer().as_ptr(), self.region.len()) }
+        unsafe { std::slice::from_raw_parts(self.region().pointer().as_ptr(), self.region().len()) }
     }
 }
 
 impl DerefMut for SharedBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; nothing else in this process has them, and no other process can write them.
-        unsafe { std::slice::from_raw_parts_mut(self.region.pointer().as_ptr(), self.region.len()) }
+        self.is_zeroed = false;
+        let region = self.region();
+        // SAFETY: as in `deref`; nothing else in this process has them, since `Pages` never touches bytes, and no
+        // other process can write them.
+        unsafe { std::slice::from_raw_parts_mut(region.pointer().as_ptr(), region.len()) }
     }
 }
 
@@ -154,6 +246,30 @@ mod tests {
         let last = unsafe { view.pointer().add(4999) };
         // SAFETY: no thread writes now.
         assert_eq!((unsafe { last.read() }, view.len()), (7, 8192));
+    }
+
+    #[test]
+    fn pages_that_come_before_or_while_bytes_are_written_change_none() {
+        for mut buffer in [SharedBuffer::new(2 * PIECE + 5), SharedBuffer::shared(2 * PIECE + 5)]
+            .map(Result::unwrap)
+        {
+            assert!(buffer.is_zeroed());
+            let pages = buffer.pages();
+            buffer.populate_range(PIECE..PIECE + 1).unwrap();
+            buffer[PIECE] = 7;
+            let other = std::thread::spawn(move || {
+                while pages.populate_next().unwrap() {}
+                pages
+            });
+            buffer[PIECE - 1] = 6;
+            buffer.populate().unwrap();
+            let pages = other.join().unwrap();
+            assert!(!buffer.is_zeroed() && buffer[PIECE - 1..=PIECE] == [6, 7]);
+            assert!(buffer[PIECE + 1..].iter().all(|byte| *byte == 0));
+            assert!(pages.is_wanted() && !pages.populate_next().unwrap());
+            drop(buffer);
+            assert!(!pages.is_wanted());
+        }
     }
 
     #[test]

@@ -40,7 +40,7 @@ fn patiently<T>(run: impl FnOnce(Wait<'_>) -> T) -> T {
 
 /// Token ids, log-probabilities and a mask; which version made a token is told once for all that it made.
 fn config() -> RolloutConfig {
-    let column = |name: &str, dtype| Column { name: name.into(), dtype };
+    let column = |name: &str, dtype| Column { name: name.into(), dtype, shape: vec![] };
     let columns = vec![
         column("ids", Dtype::Int(4)),
         column("logprobs", Dtype::Float(4)),

@@ -18,6 +18,8 @@ struct Shelf {
     /// The longest unused first.
     buffers: Vec<Vec<u8>>,
     bytes: usize,
+    /// The last that is larger than all of these may be: the next batch has about its size.
+    large: Vec<u8>,
 }
 
 /// A buffer, given back when dropped. Its bytes are whatever they were before, until they are written.
@@ -29,7 +31,7 @@ pub(crate) struct PooledBuffer {
 }
 
 impl BufferPool {
-    /// Keeps up to `most` bytes.
+    /// Keeps up to `most` bytes, and one buffer that is larger.
     pub(crate) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most, shelf: Mutex::default() })
     }
@@ -41,6 +43,8 @@ impl BufferPool {
         let fits = |buffer: &Vec<u8>| buffer.len() >= len && buffer.len() / 4 <= len;
         let bytes = shelf.buffers.iter().rposition(fits).map(|found| shelf.buffers.remove(found));
         shelf.bytes -= bytes.as_ref().map_or(0, Vec::len);
+        let large = || fits(&shelf.large).then(|| std::mem::take(&mut shelf.large));
+        let bytes = bytes.or_else(large);
         drop(shelf);
         let bytes = bytes.unwrap_or_else(|| vec![0; len]);
         PooledBuffer { bytes, len, home: Arc::clone(self) }
@@ -73,8 +77,12 @@ impl DerefMut for PooledBuffer {
 impl Drop for PooledBuffer {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        if bytes.is_empty() || bytes.len() > self.home.most {
+        if bytes.is_empty() {
             return;
+        }
+        if bytes.len() > self.home.most {
+            let gone = std::mem::replace(&mut self.home.shelf.lock().large, bytes);
+            return drop(gone);
         }
         // What has to go is freed when the lock is no longer held.
         let mut gone = Vec::new();
@@ -114,6 +122,19 @@ mod tests {
         ];
         drop(pooled);
         let shelf = buffer_pool.shelf.lock();
-        assert_eq!((shelf.bytes, shelf.buffers.len()), (800, 2));
+        assert_eq!((shelf.bytes, shelf.buffers.len(), shelf.large.len()), (800, 2, 2000));
+    }
+
+    #[test]
+    fn one_buffer_that_is_larger_than_all_that_is_kept_is_used_again() {
+        let buffer_pool = BufferPool::new(1000);
+        let mut first = buffer_pool.take(2000);
+        first.fill(7);
+        drop((first, buffer_pool.take(100)));
+        let again = buffer_pool.take(1500);
+        assert_eq!(again.as_ref(), [7; 1500]);
+        drop((again, buffer_pool.take(3000)));
+        let shelf = buffer_pool.shelf.lock();
+        assert_eq!((shelf.bytes, shelf.large.len()), (100, 3000), "the last, and no other");
     }
 }

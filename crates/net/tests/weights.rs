@@ -18,12 +18,14 @@ use echoic_net::transport::{Dial, Link, TlsFiles, dial_to, listen_at};
 use echoic_net::wire::frame::{Control, HEADER_BYTES, Header, kind};
 use echoic_net::wire::handshake::{Challenge, Hello, Offer, Open, Purpose, Refused, Welcome};
 use echoic_net::wire::weights::{
-    Announcement, ChunkOf, Form, Publish, Receipt, Want, read_need, write_serial,
+    Announcement, ChunkOf, Form, Need, Publish, Receipt, Want, write_serial,
 };
 use echoic_net::wire::{PREFACE_BYTES, VERSION, preface};
 use echoic_net::{Address, Token};
 use echoic_replay::stream::Wait;
-use echoic_replay::weights::{CHUNK_BYTES, Plan, Publication, WeightStore, WeightsConfig, sum};
+use echoic_replay::weights::{
+    CHUNK_BYTES, ChunkForm, Plan, Publication, WeightStore, WeightsConfig, sum,
+};
 use echoic_replay::{Dtype, Leaf};
 
 mod common;
@@ -44,6 +46,11 @@ fn publish(store: &WeightStore, version: u64, plan: &Arc<Plan>) -> Arc<Publicati
     let mut builder = soon(|wait| store.builder(version, plan, wait)).unwrap();
     builder.leaf_mut(0).fill(version as u8);
     builder.publish().unwrap()
+}
+
+/// A chunk as it is, with the sum of what it should be.
+fn whole<'a>(index: u32, good: &[u8], bytes: &'a [u8]) -> ChunkOf<'a> {
+    ChunkOf { index, sum: sum(good), form: ChunkForm::Whole, bytes }
 }
 
 fn open(store: &Arc<WeightStore>) -> Server {
@@ -150,10 +157,11 @@ fn a_chunk_that_was_changed_on_its_way_is_refused_and_nothing_is_published() {
     let good = vec![7; CHUNK_BYTES];
     let content = Some(((*plan(CHUNK_BYTES)).clone(), vec![sum(&good)]));
     peer.say(|out| Publish { version: 1, timeout_ms: None, content }.write(out));
-    assert_eq!(read_need(&peer.expect(kind::NEED)), Ok(vec![0]));
+    let need = Need { chunks: vec![0], bases: vec![0] };
+    assert_eq!(Need::read(&peer.expect(kind::NEED)), Ok(need));
     let mut bad = good.clone();
     bad[1000] ^= 1;
-    peer.say(|out| ChunkOf { index: 0, sum: sum(&good), bytes: &bad }.write(out));
+    peer.say(|out| whole(0, &good, &bad).write(out));
     let (kind, payload) = peer.frame();
     assert_eq!(kind, kind::REFUSED);
     let text = Refused::read(&payload).unwrap().text;
@@ -179,7 +187,7 @@ fn a_subscriber_refuses_a_chunk_that_was_changed_and_keeps_what_it_has() {
         peer.say(|out| {
             let form = Form::Chunks(plan.clone());
             Announcement { serial, version: serial, form }.write(out);
-            ChunkOf { index: 0, sum: sum(&bytes), bytes: &sent }.write(out);
+            whole(0, &bytes, &sent).write(out);
             write_serial(out, kind::END, serial);
         });
     }
@@ -247,7 +255,7 @@ fn a_chunk_that_nobody_asked_for_ends_the_connection() {
     let store = Arc::new(WeightStore::default());
     let server = open(&store);
     let mut peer = Peer::client(&server);
-    peer.say(|out| ChunkOf { index: 0, sum: 0, bytes: &[] }.write(out));
+    peer.say(|out| whole(0, &[], &[]).write(out));
     let (kind, _) = peer.frame();
     assert_eq!(kind, kind::REFUSED);
 }
@@ -535,4 +543,129 @@ fn a_publication_that_is_tried_again_is_told_from_that_of_another_learner() {
     heard_after_a_loss(Receipt::Same).unwrap();
     let other = heard_after_a_loss(Receipt::Stale { latest: 4 }).unwrap_err();
     assert!(matches!(other, PublishError::Stale { version: 4, latest: 4 }), "{other}");
+}
+
+/// A chunk of ones, but for the byte at a place.
+fn ones_but(place: usize, value: u8) -> Vec<u8> {
+    let mut bytes = vec![1; CHUNK_BYTES];
+    bytes[place] = value;
+    bytes
+}
+
+/// What changed: the byte at a place below 128.
+fn sparse(place: u8, value: u8) -> Vec<u8> {
+    vec![1, place, value]
+}
+
+#[test]
+fn what_changed_is_sent_to_a_client_that_has_the_version_before() {
+    let store = Arc::new(WeightStore::default());
+    let (server, plan) = (open(&store), plan(CHUNK_BYTES));
+    let mut peer = Peer::client(&server);
+    let version = |number, place, value| {
+        let mut builder = soon(|wait| store.builder(number, &plan, wait)).unwrap();
+        builder.leaf_mut(0).copy_from_slice(&ones_but(place, value));
+        builder.publish().unwrap();
+    };
+    version(1, 0, 1);
+    let mut said = |after, sums| {
+        peer.say(|out| Want { after, sums }.write(out));
+        peer.expect(kind::PUBLICATION);
+        let payload = peer.expect(kind::CHUNK_OF_WEIGHTS);
+        peer.expect(kind::END);
+        let chunk = ChunkOf::read(&payload).unwrap();
+        (chunk.form, chunk.sum, chunk.bytes.to_vec())
+    };
+    assert_eq!(said(0, vec![]).0, ChunkForm::Whole);
+    version(2, 5, 9);
+    let ones = sum(&ones_but(0, 1));
+    let expected = (ChunkForm::Sparse, sum(&ones_but(5, 9)), sparse(5, 9));
+    assert_eq!(said(1, vec![ones]), expected);
+    // Also to one that is two versions behind, but not to one with other bytes.
+    version(3, 7, 8);
+    assert_eq!(said(2, vec![ones]).2, sparse(7, 8));
+    version(4, 7, 9);
+    assert_eq!(said(3, vec![77]).0, ChunkForm::Whole);
+    // What is kept for that gives way to what is published.
+    version(5, 1, 1);
+    let held = store.latest();
+    version(6, 2, 2);
+    let also = store.latest();
+    version(7, 3, 3);
+    assert_eq!((store.info().alive, store.info().version), (3, Some(7)));
+    drop((held, also));
+    assert_eq!(store.info().alive, 1);
+}
+
+#[test]
+fn an_upload_of_what_changed_that_does_not_fit_is_asked_for_whole_and_only_once() {
+    let store = Arc::new(WeightStore::default());
+    let server = open(&store);
+    publish(&store, 1, &plan(CHUNK_BYTES));
+    let mut peer = Peer::client(&server);
+    let wanted = ones_but(3, 4);
+    let content = Some(((*plan(CHUNK_BYTES)).clone(), vec![sum(&wanted)]));
+    peer.say(|out| Publish { version: 2, timeout_ms: None, content: content.clone() }.write(out));
+    let base = sum(&ones_but(0, 1));
+    let need = Need { chunks: vec![0], bases: vec![base] };
+    assert_eq!(Need::read(&peer.expect(kind::NEED)), Ok(need));
+    let delta = |bytes: &[u8]| {
+        let mut frame = Vec::new();
+        ChunkOf { form: ChunkForm::Sparse, bytes, ..whole(0, &wanted, &[]) }.write(&mut frame);
+        frame
+    };
+    peer.say(|out| out.extend(delta(&sparse(3, 5))));
+    let need = Need { chunks: vec![0], bases: vec![0] };
+    assert_eq!(Need::read(&peer.expect(kind::NEED)), Ok(need));
+    peer.say(|out| whole(0, &wanted, &wanted).write(out));
+    assert_eq!(Receipt::read(&peer.expect(kind::RECEIPT)), Ok(Receipt::Published));
+    assert_eq!(store.latest().unwrap().content().unwrap().bytes().unwrap(), wanted);
+    // One that fits is taken; a second one that does not is the end.
+    let mut next = |bytes: Vec<u8>, sums: Vec<u8>| {
+        let content = Some(((*plan(CHUNK_BYTES)).clone(), vec![sum(&sums)]));
+        let version = store.info().version.unwrap() + 1;
+        peer.say(|out| Publish { version, timeout_ms: None, content }.write(out));
+        peer.expect(kind::NEED);
+        peer.say(|out| {
+            ChunkOf { form: ChunkForm::Sparse, bytes: &bytes, ..whole(0, &sums, &[]) }.write(out)
+        });
+        peer.frame().0
+    };
+    assert_eq!(next(sparse(3, 1), ones_but(0, 1)), kind::RECEIPT);
+    assert_eq!(next(sparse(3, 1), ones_but(3, 9)), kind::NEED);
+    peer.say(|out| out.extend(delta(&sparse(3, 9))));
+    assert_eq!(peer.frame().0, kind::REFUSED);
+}
+
+#[test]
+fn a_subscriber_asks_again_for_what_it_could_not_use_and_takes_it_whole() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address: Address = format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let dial = dial_to(&address, &TlsFiles::default()).unwrap();
+    let subscriber = WeightSubscriber::new(dial, ClientOptions::default(), 3).unwrap();
+    let mut peer = Peer::server(&listener);
+    let wanted = ones_but(3, 4);
+    let mut answer = |serial, sums: Vec<u64>, chunk: ChunkOf<'_>| {
+        assert_eq!(Want::read(&peer.expect(kind::WANT)), Ok(Want { after: serial - 1, sums }));
+        peer.say(|out| {
+            let form = Form::Chunks((*plan(CHUNK_BYTES)).clone());
+            Announcement { serial, version: serial, form }.write(out);
+            chunk.write(out);
+            write_serial(out, kind::END, serial);
+        });
+    };
+    let (ones, base) = (vec![1; CHUNK_BYTES], sum(&ones_but(0, 1)));
+    answer(1, vec![], whole(0, &ones, &ones));
+    let delta = |bytes| ChunkOf { form: ChunkForm::Sparse, bytes, ..whole(0, &wanted, &[]) };
+    answer(2, vec![base], delta(&sparse(3, 5)));
+    answer(2, vec![0], whole(0, &wanted, &wanted));
+    let third = ones_but(3, 5);
+    let delta = sparse(3, 5);
+    let chunk = ChunkOf { form: ChunkForm::Sparse, bytes: &delta, ..whole(0, &third, &[]) };
+    answer(3, vec![sum(&wanted)], chunk);
+    let is_third = |latest: Option<&Arc<Publication>>| {
+        latest.filter(|latest| latest.version() == 3).map(Arc::clone)
+    };
+    let latest = soon(|wait| subscriber.wait_for(wait, is_third)).unwrap();
+    assert_eq!(latest.content().unwrap().bytes().unwrap(), third);
 }

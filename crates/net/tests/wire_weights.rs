@@ -4,11 +4,11 @@
 use echoic_net::wire::WireError;
 use echoic_net::wire::frame::kind;
 use echoic_net::wire::weights::{
-    Announcement, ChunkOf, Form, Publish, Receipt, Region, Want, most, read_need, read_serial,
-    write_need, write_serial,
+    Announcement, ChunkOf, Form, Need, Publish, Receipt, Region, Want, check, most, read_serial,
+    write_serial,
 };
 use echoic_replay::codec::CodecError;
-use echoic_replay::weights::Plan;
+use echoic_replay::weights::{ChunkForm, MAX_BYTES, Plan};
 use echoic_replay::{Dtype, Leaf};
 
 #[path = "common/frames.rs"]
@@ -67,9 +67,14 @@ fn announcements_of_every_form_come_back_as_they_were() {
 
 #[test]
 fn chunks_come_back_as_they_were_and_tell_when_they_are_damaged() {
-    let chunk = ChunkOf { index: 2, sum: 99, bytes: &[1, 2, 3] };
-    let bytes = payload(kind::CHUNK_OF_WEIGHTS, |out| chunk.write(out));
-    assert_eq!(ChunkOf::read(&bytes), Ok(chunk));
+    let chunk = ChunkOf { index: 2, sum: 99, form: ChunkForm::Xor, bytes: &[1, 2, 3] };
+    for form in [ChunkForm::Whole, ChunkForm::Sparse, ChunkForm::Xor] {
+        let chunk = ChunkOf { form, ..chunk };
+        let mut bytes = payload(kind::CHUNK_OF_WEIGHTS, |out| chunk.write(out));
+        assert_eq!(ChunkOf::read(&bytes), Ok(chunk));
+        bytes[12] = 3;
+        assert!(ChunkOf::read(&bytes).is_err());
+    }
     assert_eq!(chunk.check(99, 99), Ok(()));
     assert_eq!(chunk.check(99, 98), Err(WireError::Sum { chunk: 2, expected: 99, got: 98 }));
     assert!(chunk.check(98, 98).is_err());
@@ -96,6 +101,30 @@ fn what_is_to_be_published_has_a_sum_for_each_chunk() {
 }
 
 #[test]
+fn frames_have_room_for_the_largest_trees_and_publications() {
+    let path = |at: usize| {
+        format!("model.layers.{}.mlp.experts.{}.down_proj.weight", at / 1024, at % 1024)
+    };
+    let leaf = |at| Leaf { path: path(at), dtype: Dtype::BFloat16, shape: vec![2048, 768] };
+    let names = (0..131_072).map(|at| format!("[\"{}\",{at}]", path(at)));
+    let structure = format!("{{\"dict\":[{}]}}", names.collect::<Vec<_>>().join(","));
+    let plan = Plan::new(structure, (0..131_072).map(leaf).collect()).unwrap();
+    assert!(plan.nbytes() >= 384 << 30 && plan.chunks() > 1 << 16);
+    check(&plan).unwrap();
+    let publish = Publish {
+        version: 1,
+        timeout_ms: None,
+        content: Some((plan.clone(), vec![7; plan.chunks()])),
+    };
+    assert!(Publish::read(&payload(kind::PUBLISH, |out| publish.write(out))) == Ok(publish));
+    let largest = self::plan(MAX_BYTES);
+    let want = Want { after: 1, sums: vec![1; largest.chunks()] };
+    payload(kind::WANT, |out| want.write(out));
+    let need = Need { chunks: vec![1; largest.chunks()], bases: vec![1; largest.chunks()] };
+    payload(kind::NEED, |out| need.write(out));
+}
+
+#[test]
 fn the_small_frames_come_back_as_they_were() {
     let region = Region { id: 1, len: 4096 };
     let bytes = payload(kind::REGION, |out| region.write(out));
@@ -104,9 +133,10 @@ fn the_small_frames_come_back_as_they_were() {
     let bytes = payload(kind::END, |out| write_serial(out, kind::END, 6));
     assert_eq!(read_serial(&bytes), Ok(6));
     only_whole(&bytes, read_serial);
-    let bytes = payload(kind::NEED, |out| write_need(out, &[1, 5]));
-    assert_eq!(read_need(&bytes), Ok(vec![1, 5]));
-    only_whole(&bytes, read_need);
+    let need = Need { chunks: vec![1, 5], bases: vec![0, 9] };
+    let bytes = payload(kind::NEED, |out| need.write(out));
+    assert_eq!(Need::read(&bytes), Ok(need));
+    only_whole(&bytes, Need::read);
     for receipt in [
         Receipt::Published,
         Receipt::Stale { latest: 8 },

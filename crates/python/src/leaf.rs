@@ -604,7 +604,7 @@ fn refuse_masked(py: Python<'_>, name: &str, array: &Bound<'_, PyUntypedArray>) 
 }
 
 /// What numpy makes of an object: the object itself, its memory, or a new array of its elements.
-fn as_array<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
+pub fn as_array<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
     let py = value.py();
     if let Ok(array) = value.cast::<PyUntypedArray>() {
         return Ok(array.clone());

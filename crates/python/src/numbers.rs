@@ -95,7 +95,7 @@ pub fn marks(values: &Bound<'_, PyAny>, count: usize) -> PyResult<Vec<bool>> {
 }
 
 /// The values of a tensor where numpy can read them; anything else as it is.
-fn on_host<'py>(values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+pub fn on_host<'py>(values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     match values.getattr_opt("detach")? {
         Some(detach) => detach.call0()?.call_method0("cpu"),
         None => Ok(values.clone()),

@@ -5,6 +5,8 @@
 //! does, so that two examples that differ only in the order of their keys have one spec; batches
 //! have their keys in the order of the example.
 
+use std::collections::HashMap;
+
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -420,16 +422,16 @@ fn compile_dict<'py>(
         Err(error) if error.is_instance_of::<PyTypeError>(py) => {}
         Err(error) => return Err(error),
     }
-    let mut nodes: Vec<(Bound<'py, PyAny>, Node)> = Vec::with_capacity(keys.len());
+    // By the address of their key, which both lists of keys keep: there may be a hundred thousand.
+    let mut nodes: HashMap<usize, Node> = HashMap::with_capacity(keys.len());
     for key in sorted.iter() {
         let Some(value) = dict.get_item(&key)? else { continue };
         let node = child(&key, &value)?;
-        nodes.push((key, node));
+        nodes.insert(key.as_ptr() as usize, node);
     }
     let mut items = Vec::with_capacity(keys.len());
     for key in keys {
-        if let Some(at) = nodes.iter().position(|(other, _)| other.is(&key)) {
-            let (key, node) = nodes.swap_remove(at);
+        if let Some(node) = nodes.remove(&(key.as_ptr() as usize)) {
             items.push((key.unbind(), node));
         }
     }

@@ -1,11 +1,12 @@
 //! What a store of weights promises to learners and workers.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use echoic_replay::stream::Wait;
 use echoic_replay::weights::{
-    CHUNK_BYTES, Plan, Publication, WeightStore, WeightsConfig, WeightsError, sum,
+    CHUNK_BYTES, Plan, Publication, PublicationBuilder, WeightStore, WeightsConfig, WeightsError,
+    sum,
 };
 use echoic_replay::{Dtype, Leaf, WaitReason};
 
@@ -227,4 +228,50 @@ fn one_place_is_too_few() {
     let config = WeightsConfig { most: 1, ..WeightsConfig::default() };
     let refused = WeightStore::new(config).unwrap_err();
     assert_eq!(refused, WeightsError::TooFew { least: 2, got: 1 });
+}
+
+/// Waits until memory for this many publications is there: so many are held, or could be at once.
+fn until_ready(store: &WeightStore, plan: &Arc<Plan>, count: usize) -> Vec<PublicationBuilder> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while store.info().ready < count {
+        assert!(Instant::now() < deadline, "memory is taken ahead");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    (0..count)
+        .map(|at| at_once(|wait| store.builder(100 + at as u64, plan, wait)).unwrap())
+        .collect()
+}
+
+#[test]
+fn memory_for_later_publications_is_taken_after_the_first() {
+    let (store, small, large) = (store(3), plan(&[100]), plan(&[5 << 20]));
+    publish(&store, 1, &small).unwrap();
+    assert_eq!(store.info().ready, 0, "a few bytes are not worth it");
+    publish(&store, 2, &large).unwrap();
+    drop(until_ready(&store, &large, 2));
+    // What was taken for one size makes room for another.
+    let larger = plan(&[30 << 20]);
+    publish(&store, 3, &larger).unwrap();
+    let builders = until_ready(&store, &larger, 2);
+    assert!(at_once(|wait| store.builder(9, &larger, wait)).is_err(), "there are three places");
+    drop(builders);
+    store.close();
+    assert_eq!(store.info().ready, 0);
+    assert!(matches!(publish(&store, 4, &larger), Err(WeightsError::Closed)));
+}
+
+#[test]
+fn a_store_that_ends_while_memory_is_taken_waits_for_no_more_than_a_piece() {
+    let (store, plan) = (store(3), plan(&[200 << 20]));
+    let publication = at_once(|wait| store.builder(1, &plan, wait)).unwrap().publish().unwrap();
+    drop(store);
+    assert_eq!(bytes(&publication).len(), 200 << 20);
+}
+
+#[test]
+fn a_publication_that_the_machine_has_no_memory_for_is_refused_before_any_is_taken() {
+    let (store, plan) = (store(3), plan(&[4 << 40]));
+    let refused = at_once(|wait| store.builder(1, &plan, wait));
+    assert!(matches!(refused, Err(WeightsError::Memory(_))));
+    assert_eq!(store.info().alive, 0);
 }

@@ -2,7 +2,8 @@
 
 An item's *prompt* is what precedes the first token that its policy made, according to the mask
 column; the rest is its *answer*. Prompts are padded on the left and answers on the right, so that
-they meet. Works for every form of a batch, and needs numpy only.
+they meet. The axes of a column whose values have a shape follow. Works for every form of a batch,
+and needs numpy only.
 """
 
 from __future__ import annotations
@@ -47,12 +48,13 @@ class Answers:
 
     def _flat(self, column: Array) -> Array:
         """Return a column with all tokens in one row, item after item."""
-        if column.shape != self._batch.shape:
+        shape = self._batch.shape
+        if column.shape[: len(shape)] != shape:
             raise RolloutError(
-                f"expected a column of the batch, of shape {self._batch.shape}, got an array of "
+                f"expected a column of the batch, of shape {shape}, got an array of "
                 f"shape {column.shape}: a field has a value for each item, not for each token"
             )
-        flat: Array = column.reshape(-1)[self._cells]
+        flat: Array = column.reshape(-1, *column.shape[len(shape) :])[self._cells]
         return flat
 
     def _rows(self, values: Array, is_prompt: bool, fill: Any, dtype: Any) -> Array:
@@ -62,16 +64,16 @@ class Answers:
         widths = self.prompt_lengths if is_prompt else self.lengths
         width = int(widths.max(initial=0))
         columns = places + (width - before[chosen] if is_prompt else -before[chosen])
-        rows = np.full((len(self._batch), width), fill, dtype)
+        rows = np.full((len(self._batch), width, *values.shape[1:]), fill, dtype)
         rows[items, columns] = values[chosen]
         return rows
 
     def prompts(self, column: Array, fill: Any, dtype: Any) -> Array:
-        """Return a column's part before the answers: (items, longest), padded on the left."""
+        """Return a column's part before the answers: (items, longest, ...), padded on the left."""
         return self._rows(self._flat(column), True, fill, dtype)
 
     def answers(self, column: Array, fill: Any, dtype: Any) -> Array:
-        """Return a column's part from the answers on: (items, longest), padded on the right."""
+        """Return a column's part from the answers on: (items, longest, ...), padded at the end."""
         return self._rows(self._flat(column), False, fill, dtype)
 
     def is_prompt(self) -> Array:

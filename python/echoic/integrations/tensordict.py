@@ -24,14 +24,22 @@ def to_tensordict(batch: RolloutBatch) -> Any:
     right, and fields; ``is_token`` and ``versions`` (-1 where there is no token); ``length``,
     ``group`` (the number of its group), ``lag_oldest`` and ``lag_newest`` for each item.
 
+    If items have blobs, ``found["blobs", name]`` has the values of each name as they were added,
+    one for each item; ``None`` for an item without it.
+
     Args:
         batch: A batch of any form.
     """
-    from tensordict import TensorDict
+    from tensordict import NonTensorData, NonTensorStack, TensorDict
 
     from echoic.integrations.torch import as_tensors
 
-    return TensorDict(as_tensors(rows(batch)), batch_size=[len(batch)])
+    found = TensorDict(as_tensors(rows(batch)), batch_size=[len(batch)])
+    blobs = [batch.blobs(item) for item in range(len(batch))]
+    for name in sorted({name for of_item in blobs for name in of_item}):
+        values = (NonTensorData(of_item.get(name)) for of_item in blobs)
+        found["blobs", name] = NonTensorStack(*values)
+    return found
 
 
 def rows(batch: RolloutBatch) -> dict[str, np.ndarray[Any, Any]]:

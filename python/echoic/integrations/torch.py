@@ -5,7 +5,9 @@ Importing this module imports torch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +15,9 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset
 
-from echoic.errors import ClosedError, SpecError
+from echoic.errors import ClosedError, LeaseError, RolloutError, SpecError, WaitTimeoutError
 from echoic.rollouts import RolloutTable
+from echoic.tensors import tensors_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -115,10 +118,18 @@ def as_tensors(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
 
     Unsigned integers of more than a byte become signed ones of the next size (uint64: int64).
     """
+    tensor = tensors_on()
     return {
-        name: torch.from_numpy(np.array(array, _WIDER.get(array.dtype.str[1:]), order="C"))
+        name: tensor(np.array(array, _WIDER.get(array.dtype.str[1:]), order="C"))
         for name, array in arrays.items()
     }
+
+
+class _Delivered(NamedTuple):
+    """A batch that was delivered and is not acknowledged."""
+
+    lease: tuple[int, int, int]
+    groups: list[int]
 
 
 class RolloutDataset(IterableDataset):
@@ -128,14 +139,27 @@ class RolloutDataset(IterableDataset):
     old everything is. Each prefetched batch counts as delivered to the learner, and is older by the
     time it is used; so prefetch few or none.
 
+    torchdata's ``StatefulDataLoader`` saves its state: which batches were consumed and not
+    acknowledged. After :meth:`~echoic.rollouts.RolloutTable.restore` of the table and
+    ``load_state_dict`` of the loader, the batches that follow the saved state come again in the
+    same order, and none that it has. This needs a lease, and ``keep``.
+
     Args:
         table: A table, or a function that connects to one. The process that iterates calls it, so
             with workers of a ``DataLoader`` it has to be a function.
         transform: Converts a batch. By default to a dict of tensors with all columns and fields,
             ``offsets``, ``group`` (the position of each item's group in the batch), ``versions``,
             and ``target``.
+        keep: How many batches before the last one stay leased, so that a learner that goes back to
+            its checkpoint gets them again: at least the steps from one checkpoint to the next, and
+            what the loader prefetches. The table needs capacity for their groups.
         how: Arguments of :meth:`~echoic.rollouts.RolloutTable.sample`, such as ``rank`` and
-            ``ranks``. With a lease, a batch is acknowledged when the next one is requested.
+            ``ranks``. With a lease, a batch is acknowledged when the next one is requested, or
+            ``keep`` batches later. Leases of batches that are kept are extended in the meantime, so
+            ``lease`` has to be longer than the longest step.
+
+    Raises:
+        RolloutError: If there is ``keep`` and no lease, or it is negative.
 
     Example::
 
@@ -152,23 +176,90 @@ class RolloutDataset(IterableDataset):
         table: RolloutTable | Callable[[], RolloutTable],
         *,
         transform: Callable[[RolloutBatch], Any] | None = None,
+        keep: int = 0,
         **how: Any,
     ) -> None:
         super().__init__()
+        if keep < 0 or (keep and how.get("lease") is None):
+            raise RolloutError(
+                f"keep: expected at least 0, and above 0 a lease, got keep={keep} and "
+                f"lease={how.get('lease')}"
+            )
         self._table = table
         self._transform = _everything if transform is None else transform
+        self._keep = keep
         self._how = how
+        # Oldest first. What an earlier process consumed is in `_before` until it comes again.
+        self._held: deque[_Delivered] = deque()
+        self._before: list[_Delivered] = []
+        self._renew_at = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which batches were delivered and are not acknowledged: plain lists of numbers."""
+        held = [*self._before, *self._held]
+        return {"batches": [[*one.lease, *one.groups] for one in held]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue after the batches of a state: the next iteration does not return them."""
+        self._before = [_Delivered(tuple(one[:3]), one[3:]) for one in state["batches"]]
+        self._held.clear()
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over batches until the table is closed."""
         table = self._table if isinstance(self._table, RolloutTable) else self._table()
-        batches = table.batches(**self._how)
+        self._before = [one for one in self._before if not _is_acknowledged(table, one)]
         while True:
             try:
-                batch = next(batches)
+                while len(self._held) > self._keep:
+                    table._native.ack(self._held[0].lease)
+                    self._held.popleft()
+                    # What comes again comes first, so nothing of it is left now.
+                    self._before.clear()
+                batch = self._next(table)
             except ClosedError:
                 return
+            if self._how.get("lease") is not None:
+                self._held.append(_Delivered(batch.lease, batch.group_ids.tolist()))
             yield self._transform(batch)
+
+    def _next(self, table: RolloutTable) -> RolloutBatch:
+        """Wait for a batch that was not consumed before, and keep the leases of others alive."""
+        while True:
+            batch = self._sample(table)
+            groups = set(batch.group_ids.tolist())
+            consumed = [one for one in self._before if groups.issuperset(one.groups)]
+            if not groups.issubset(number for one in consumed for number in one.groups):
+                return batch
+            batch.ack()
+            self._before = [one for one in self._before if one not in consumed]
+
+    def _sample(self, table: RolloutTable) -> RolloutBatch:
+        if not self._keep:
+            return table.sample(**self._how)
+        lease = self._how["lease"]
+        timeout = self._how.get("timeout")
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            if time.monotonic() >= self._renew_at:
+                for one in self._held:
+                    table._native.extend(one.lease, lease)
+                self._renew_at = time.monotonic() + lease / 3
+            left = lease / 3 if end is None else min(lease / 3, max(0.0, end - time.monotonic()))
+            try:
+                return table.sample(**{**self._how, "timeout": left})
+            except WaitTimeoutError:
+                if end is not None and time.monotonic() >= end:
+                    raise
+
+
+def _is_acknowledged(table: RolloutTable, one: _Delivered) -> bool:
+    """Acknowledge a batch that another process has consumed, if its lease is still there."""
+    try:
+        table._native.ack(one.lease)
+    except LeaseError:
+        # A table that was restored has queued its groups again.
+        return False
+    return True
 
 
 def _everything(batch: RolloutBatch) -> dict[str, Any]:

@@ -32,7 +32,8 @@ class RolloutBatch:
     """A batch of groups, or one rank's share of it.
 
     Columns are arrays of tokens: with one axis if the form is *flat*, with rows if it is *padded*
-    (a row for each item) or *packed* (several items in a row). Items of a group are adjacent.
+    (a row for each item) or *packed* (several items in a row). The axes of a column with a shape
+    follow. Items of a group are adjacent.
 
     Versions are the learner's. With t = :attr:`target`, the version that this batch will update,
     the lags of a group are, in versions:
@@ -63,7 +64,8 @@ class RolloutBatch:
         self.form = form
         #: The version of the policy that this batch will update: t.
         self.target: int = native.target
-        #: The number of the batch, the rank, and how often this share was delivered.
+        #: The number of the batch, the rank, and the number of this delivery: 1, or higher if the
+        #: share was delivered before or its table was opened again.
         self.lease: tuple[int, int, int] = native.lease
         #: Length of the lease in seconds; ``None`` without a lease.
         self.lease_seconds: float | None = native.lease_seconds
@@ -176,9 +178,9 @@ class RolloutBatch:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the columns."""
+        """The shape of the columns, without the axes of those whose values have a shape."""
         column = next(iter(self.columns.values()))
-        return tuple(column.shape)
+        return tuple(column.shape[: self._axes])
 
     @property
     def tokens(self) -> int:
@@ -186,14 +188,26 @@ class RolloutBatch:
         return int(self.lengths.sum())
 
     def cells(self, item: int) -> slice:
-        """Return the slice of an item's tokens in ``column.reshape(-1)``."""
+        """Return the slice of an item's tokens in ``column.reshape(-1)``.
+
+        Of a column whose values have a shape, in ``column.reshape(-1, *shape)``.
+        """
         start = int(self.starts[item])
         return slice(start, start + int(self.lengths[item]))
 
     def item(self, item: int) -> dict[str, Array]:
         """Return the tokens of one item by column, as views."""
         cells = self.cells(item)
-        return {name: column.reshape(-1)[cells] for name, column in self.columns.items()}
+        return {name: self._in_one_row(column)[cells] for name, column in self.columns.items()}
+
+    @property
+    def _axes(self) -> int:
+        """The number of axes of tokens."""
+        return 1 if self.form == "flat" else 2
+
+    def _in_one_row(self, column: Array) -> Array:
+        """Return a column with one axis of tokens."""
+        return column.reshape(-1, *column.shape[self._axes :])
 
     def blobs(self, item: int) -> dict[str, Blob]:
         """Return the blobs of an item: bytes, text and arrays by name."""

@@ -10,7 +10,13 @@ import numpy as np
 
 from echoic import _native
 from echoic._progress import working
-from echoic.errors import JournalWarning, RolloutError, WaitTimeoutError
+from echoic.errors import (
+    DtypeError,
+    JournalWarning,
+    RolloutError,
+    SpecError,
+    WaitTimeoutError,
+)
 from echoic.limiters import RateLimiter
 from echoic.rollouts.batch import RolloutBatch
 from echoic.rollouts.reservation import Reservation
@@ -55,7 +61,9 @@ class RolloutTable:
 
     Args:
         name: The name of the table, unique in a server.
-        columns: The name and dtype of each column; every token has a value in each.
+        columns: The name of each column and the dtype of its values, such as ``"int32"``, or their
+            dtype and shape, such as ``("uint8", (48, 8))``; every token has a value in each. A
+            column of ``"bfloat16"`` needs ml_dtypes.
         fields: The name and dtype of each number that an item has as a whole.
         mask: The column that says which tokens count, for ``on_stale="mask"``.
         late: Names of columns and fields that may come later, by :meth:`Reservation.update`. They
@@ -116,7 +124,7 @@ class RolloutTable:
     Raises:
         RolloutError: If the settings contradict each other, or differ from those in the directory.
             The message has the arithmetic.
-        SpecError: If a dtype can't be stored.
+        SpecError: If a dtype or a shape can't be stored.
         JournalError: If the directory's files are damaged, or belong to something else.
         OSError: If they can't be read or written, or another process has the table open.
 
@@ -183,8 +191,8 @@ class RolloutTable:
             capacity = ((max_lag or 0) + 1) * batch_groups * batches_per_version + max_running
         settings = {
             "name": name,
-            "columns": [(column, np.dtype(dtype)) for column, dtype in columns.items()],
-            "fields": [(field, np.dtype(dtype)) for field, dtype in (fields or {}).items()],
+            "columns": [(column, _dtype(column, dtype)) for column, dtype in columns.items()],
+            "fields": [(field, _dtype(field, dtype)) for field, dtype in (fields or {}).items()],
             "mask": mask,
             "late": list(late),
             "group_size": group_size,
@@ -470,9 +478,15 @@ class RolloutTable:
     def restore(self, version: int) -> None:
         """Continue from the version of a learner that was restored from its own checkpoint.
 
-        All leases end, and their groups are queued again. Room for reservations is counted as if
-        the learner had published ``version`` versions, and all complete groups belonged to the
-        next.
+        All leases end. Those of batches with a ``target`` below ``version`` are acknowledged: the
+        learner's weights have learned from them. The groups of all others are queued again. Room
+        for reservations is counted as if the learner had published ``version`` versions, and all
+        complete groups belonged to the next.
+
+        A learner that samples with a lease, publishes, saves its checkpoint with that version, and
+        then acknowledges the batch uses every group once, wherever it is killed. A lease that ends
+        before this call is queued again by then, so leases must be longer than a restart takes. In
+        a table with a directory they stand still while it is not open.
         """
         self._native.restore(version)
 
@@ -537,6 +551,23 @@ class RolloutTable:
         from echoic.views.notebook import rollouts_html
 
         return rollouts_html(self)
+
+
+def _dtype(name: str, given: Any) -> np.dtype[Any]:
+    """Return the dtype of a column's values, with their shape if they have one."""
+    dtype, shape = given if isinstance(given, (tuple, list)) and len(given) == 2 else (given, ())
+    try:
+        if isinstance(dtype, str) and dtype == "bfloat16":
+            from ml_dtypes import bfloat16 as dtype
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        return np.dtype((np.dtype(dtype), shape))
+    except ImportError as error:
+        raise DtypeError(f"column {name!r}: a column of bfloat16 needs ml_dtypes") from error
+    except (TypeError, ValueError) as error:
+        raise SpecError(
+            f"column {name!r}: expected a dtype such as 'int32', or a dtype and a shape such as "
+            f"('uint8', (48, 8)); got {given!r}: {error}"
+        ) from error
 
 
 def as_arguments(settings: dict[str, Any]) -> dict[str, Any]:

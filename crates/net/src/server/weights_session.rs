@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use echoic_replay::weights::{
-    Claim, Content, Plan, Publication, PublicationBuilder, Seat, Transfer, WeightStore,
-    WeightsError, sum,
+    ChunkForm, Claim, Content, DeltaWriter, Plan, Publication, PublicationBuilder, Seat, Transfer,
+    WeightStore, WeightsError, sum,
 };
 
 use super::ServerContext;
@@ -26,20 +26,40 @@ use crate::wire::WireError;
 use crate::wire::frame::{Header, kind, short};
 use crate::wire::handshake::RefusalCode;
 use crate::wire::weights::{
-    self, ChunkOf, MAX_REGIONS, Publish, Receipt, Region, Want, announce, read_serial, write_need,
+    self, ChunkOf, MAX_REGIONS, Need, Publish, Receipt, Region, Want, announce, read_serial,
     write_serial,
 };
 use crate::write_buffer::{Piece, WriteBuffer};
 
-/// How many chunks are looked at in one turn: a few milliseconds.
-const MOST_CHUNKS: usize = 64;
+/// How many bytes of chunks are looked at in one turn: a few milliseconds.
+const MOST_BYTES: usize = 16 << 20;
+
+/// How long chunks are looked at in one turn: what changed in one takes up to a millisecond to be found out.
+const LONGEST: Duration = Duration::from_millis(3);
+
+/// How many chunks of a publication are looked at in one turn.
+fn most_chunks(plan: &Plan) -> usize {
+    MOST_BYTES / plan.chunk_bytes()
+}
 
 /// A publication on its way.
 struct Sending {
     transfer: Transfer,
     /// The sums of what the client has.
     have: Vec<u64>,
+    deltas: DeltaWriter,
     next: usize,
+}
+
+/// Whether a chunk is still to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    /// It is there.
+    No,
+    /// In any form.
+    Any,
+    /// As it is: what came of it before was of no use.
+    Whole,
 }
 
 /// What a learner elsewhere publishes.
@@ -58,13 +78,15 @@ enum Upload {
         sums: Vec<u64>,
         base: Option<Arc<Publication>>,
         next: usize,
-        need: Vec<u32>,
+        need: Need,
     },
     /// Its chunks come.
     Filling {
         builder: PublicationBuilder,
         sums: Vec<u64>,
-        missing: Vec<bool>,
+        /// What they may be told by what changed in, while its memory is not wanted.
+        base: Option<Arc<Publication>>,
+        missing: Vec<Missing>,
         left: usize,
         /// When the last one came.
         last: Instant,
@@ -120,6 +142,9 @@ impl Session for WeightsSession {
         if self.store.is_wanted() {
             // A client that does not read keeps no publication.
             turn.out.detach(&turn.shared.buffer_pool);
+            if let Some(Upload::Filling { base, .. }) = &mut self.upload {
+                *base = None;
+            }
         }
         let compares = self.attend_upload(turn.out);
         self.attend_sending(turn)?;
@@ -186,8 +211,9 @@ impl WeightsSession {
         let Some((region, len, file)) = content.file().filter(|_| self.lends) else {
             turn.out.write(|out| announce(out, serial, version, Some(content.plan()), None));
             let have = self.want.take().map(|want| want.sums).unwrap_or_default();
+            let deltas = DeltaWriter::new(content.bases());
             let transfer = self.store.transfer(latest);
-            self.sending = Some(Sending { transfer, have, next: 0 });
+            self.sending = Some(Sending { transfer, have, deltas, next: 0 });
             return Err(Stop::Again);
         };
         if !self.regions.contains(&region) {
@@ -225,15 +251,20 @@ impl WeightsSession {
         }
         let (mut sent, mut saved) = (0, 0);
         let mut stop = Stop::Again;
-        for _ in 0..MOST_CHUNKS {
+        let started = Instant::now();
+        for _ in 0..publication.content().map_or(1, |content| most_chunks(content.plan())) {
             if turn.is_full() {
                 stop = Stop::Unsent(turn.shared.credit_bytes());
                 break;
             }
+            if started.elapsed() > LONGEST {
+                break;
+            }
             let index = sending.next;
+            let content = publication.content();
             let chunk =
-                publication.content().and_then(|content| ChunkOf::of(content, index as u32));
-            let Some((chunk, range)) = chunk else {
+                content.and_then(|content| Some((content, ChunkOf::of(content, index as u32)?)));
+            let Some((content, (chunk, range))) = chunk else {
                 turn.out.write(|out| write_serial(out, kind::END, serial));
                 sending.transfer.count(sent, saved);
                 self.sending = None;
@@ -241,8 +272,19 @@ impl WeightsSession {
                 return Err(Stop::Again);
             };
             sending.next += 1;
-            if sending.have.get(index) == Some(&chunk.sum) {
+            let base = sending.have.get(index).copied();
+            if base == Some(chunk.sum) {
                 saved += chunk.bytes.len();
+                continue;
+            }
+            let mut delta = Vec::new();
+            let form = base.map_or(ChunkForm::Whole, |base| {
+                sending.deltas.write(content, index, base, &mut delta)
+            });
+            if form != ChunkForm::Whole {
+                saved += chunk.bytes.len() - delta.len();
+                sent += delta.len();
+                turn.out.write(|out| ChunkOf { form, bytes: &delta, ..chunk }.write(out));
                 continue;
             }
             sent += chunk.bytes.len();
@@ -283,7 +325,8 @@ impl WeightsSession {
                 match claim.try_build(&plan) {
                     Ok(Some(builder)) => {
                         drop(claim);
-                        let (base, need) = (self.store.latest(), Vec::new());
+                        let need = Need { chunks: Vec::new(), bases: Vec::new() };
+                        let base = self.store.latest();
                         self.upload =
                             Some(Upload::Comparing { builder, sums, base, next: 0, need });
                         true
@@ -307,33 +350,41 @@ impl WeightsSession {
             }
             Some(Upload::Comparing { mut builder, sums, base, mut next, mut need }) => {
                 let content = base.as_ref().and_then(|base| base.content());
-                for (index, wanted) in sums.iter().enumerate().skip(next).take(MOST_CHUNKS) {
+                let most = most_chunks(builder.plan());
+                for (index, wanted) in sums.iter().enumerate().skip(next).take(most) {
                     next = index + 1;
-                    let there = content
-                        .filter(|content| content.sum(index) == Some(*wanted))
-                        .and_then(|content| content.chunk(index));
-                    if !there.is_some_and(|bytes| builder.put(index, bytes, *wanted)) {
-                        need.push(index as u32);
+                    let found = content.and_then(|content| content.sum(index));
+                    let there = content.filter(|_| found == Some(*wanted));
+                    if let Some(bytes) = there.and_then(|content| content.chunk(index)) {
+                        if let Err(error) = builder.reserve(index) {
+                            say(out, &Receipt::Failed(short(&error.to_string())));
+                            return false;
+                        }
+                        if builder.put(index, bytes, *wanted) {
+                            continue;
+                        }
                     }
+                    need.chunks.push(index as u32);
+                    need.bases.push(found.unwrap_or(0));
                 }
                 if next < sums.len() {
                     self.upload = Some(Upload::Comparing { builder, sums, base, next, need });
                     return true;
                 }
-                if need.is_empty() {
+                if need.chunks.is_empty() {
                     say(out, &finish(&self.store, builder, &sums));
                     return false;
                 }
-                let mut missing = vec![false; sums.len()];
-                for index in &need {
+                let mut missing = vec![Missing::No; sums.len()];
+                for index in &need.chunks {
                     if let Some(missing) = missing.get_mut(*index as usize) {
-                        *missing = true;
+                        *missing = Missing::Any;
                     }
                 }
-                out.write(|out| write_need(out, &need));
-                let left = need.len();
+                out.write(|out| need.write(out));
+                let left = need.chunks.len();
                 let last = Instant::now();
-                self.upload = Some(Upload::Filling { builder, sums, missing, left, last });
+                self.upload = Some(Upload::Filling { builder, sums, base, missing, left, last });
                 false
             }
             other => {
@@ -345,27 +396,45 @@ impl WeightsSession {
 
     /// Takes a chunk of an upload.
     fn fill(&mut self, chunk: ChunkOf<'_>, out: &mut WriteBuffer) -> Result<(), WireError> {
-        let Some(Upload::Filling { builder, sums, missing, left, last }) = &mut self.upload else {
+        let Some(Upload::Filling { builder, sums, base, missing, left, last }) = &mut self.upload
+        else {
             let expected = "CHUNK after a NEED only";
             return Err(WireError::Unexpected { expected, got: kind::CHUNK_OF_WEIGHTS });
         };
         let index = chunk.index as usize;
-        let wanted = match (missing.get_mut(index), sums.get(index)) {
-            (Some(missing), Some(sum)) if *missing => {
-                *missing = false;
-                *sum
-            }
+        let (missing, wanted) = match (missing.get_mut(index), sums.get(index)) {
+            (Some(missing @ (Missing::Any | Missing::Whole)), Some(sum)) => (missing, *sum),
             _ => {
                 let field = "number of a chunk that is needed";
                 return Err(WireError::meaningless(field, chunk.index.into()));
             }
         };
-        chunk.check(wanted, sum(chunk.bytes))?;
-        if !builder.put(index, chunk.bytes, wanted) {
-            let field = "length of a chunk";
-            return Err(WireError::meaningless(field, chunk.bytes.len() as u64));
+        if let Err(error) = builder.reserve(index) {
+            return Err(WireError::Content(error.to_string()));
         }
-        *last = Instant::now();
+        if chunk.form != ChunkForm::Whole {
+            if *missing == Missing::Whole {
+                let field = "form of a chunk that is needed whole";
+                return Err(WireError::meaningless(field, chunk.index.into()));
+            }
+            *last = Instant::now();
+            let there = base.as_ref().and_then(|base| base.content()?.chunk(index));
+            let delta = (chunk.form, chunk.bytes);
+            if !there.is_some_and(|there| builder.patch(index, delta, there, wanted)) {
+                *missing = Missing::Whole;
+                let need = Need { chunks: vec![chunk.index], bases: vec![0] };
+                out.write(|out| need.write(out));
+                return Ok(());
+            }
+        } else {
+            chunk.check(wanted, sum(chunk.bytes))?;
+            if !builder.put(index, chunk.bytes, wanted) {
+                let field = "length of a chunk";
+                return Err(WireError::meaningless(field, chunk.bytes.len() as u64));
+            }
+            *last = Instant::now();
+        }
+        *missing = Missing::No;
         *left -= 1;
         if *left == 0
             && let Some(Upload::Filling { builder, sums, .. }) = self.upload.take()

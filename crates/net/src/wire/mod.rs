@@ -51,7 +51,7 @@ use echoic_replay::codec::{CodecError, Decode, Encode, Reader};
 pub const MAGIC: [u8; 8] = *b"\x89ECHOIC\n";
 
 /// The version of the protocol that this release speaks.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Bytes of the preface: magic, version, two zeros.
 pub const PREFACE_BYTES: usize = 12;

@@ -8,24 +8,26 @@
 use std::ops::Range;
 
 use echoic_replay::codec::{Encode, Reader};
-use echoic_replay::weights::{CHUNK_BYTES, Content, Plan};
+use echoic_replay::weights::{ChunkForm, Content, MAX_CHUNK_BYTES, Plan};
 use echoic_replay::{fields, variants};
 
-use super::frame::{HEADER_BYTES, Header, frame, kind};
-use super::{WireError, read_whole, spec};
+use super::frame::{HEADER_BYTES, Header, MAX_CONTROL, frame, kind};
+use super::{WireError, read_whole};
 
 /// The longest text that says what tree leaves belong to.
-pub const MAX_STRUCTURE: u32 = 1 << 20;
-/// The largest payload of a WANT or a NEED.
-pub const MAX_WANT: u32 = 1 << 20;
+pub const MAX_STRUCTURE: u32 = 16 << 20;
+/// The most bytes of a list of leaves: 128 for each of 131,072.
+pub const MAX_LEAVES: u32 = 16 << 20;
+/// The largest payload of a WANT or a NEED: a number and a sum for each chunk of the largest publication.
+pub const MAX_WANT: u32 = (12 << 20) + MAX_CONTROL;
 /// The largest payload of a PUBLICATION or a PUBLISH.
-pub const MAX_PUBLICATION: u32 = 4 << 20;
+pub const MAX_PUBLICATION: u32 = MAX_STRUCTURE + MAX_LEAVES + MAX_WANT;
 /// The largest payload of a CHUNK.
-pub const MAX_CHUNK: u32 = CHUNK_BYTES as u32 + CHUNK_HEAD;
+pub const MAX_CHUNK: u32 = MAX_CHUNK_BYTES as u32 + CHUNK_HEAD;
 /// How many regions a client keeps mapped: when it gets one more, both sides forget the one that came first.
 pub const MAX_REGIONS: usize = 8;
-/// Bytes of a CHUNK before its own: its number (4) and sum (8).
-pub const CHUNK_HEAD: u32 = 12;
+/// Bytes of a CHUNK before its own: its number (4), sum (8) and form (1).
+pub const CHUNK_HEAD: u32 = 13;
 
 /// The largest payload of a frame of this kind; `None` when it is not about weights.
 pub fn most(of: u8) -> Option<u32> {
@@ -34,7 +36,7 @@ pub fn most(of: u8) -> Option<u32> {
         kind::PUBLICATION | kind::PUBLISH => Some(MAX_PUBLICATION),
         kind::CHUNK_OF_WEIGHTS => Some(MAX_CHUNK),
         kind::END | kind::CUT | kind::REGION | kind::RELEASE_WEIGHTS | kind::RECEIPT => {
-            Some(super::frame::MAX_CONTROL)
+            Some(MAX_CONTROL)
         }
         _ => None,
     }
@@ -83,8 +85,19 @@ pub struct ChunkOf<'a> {
     pub index: u32,
     /// The sum of its bytes.
     pub sum: u64,
-    /// Its bytes.
+    /// How they are sent.
+    pub form: ChunkForm,
+    /// Its bytes, or what changed in them.
     pub bytes: &'a [u8],
+}
+
+/// Chunks that the server lacks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Need {
+    /// Which.
+    pub chunks: Vec<u32>,
+    /// The sums of what it has in their places, in the same order; 0 where that is nothing.
+    pub bases: Vec<u64>,
 }
 
 /// Memory that comes with the frame.
@@ -134,7 +147,7 @@ pub enum Receipt {
 /// [`WireError::Codec`] names the limit.
 pub fn check(plan: &Plan) -> Result<(), WireError> {
     WireError::check_most("structure of a tree", MAX_STRUCTURE, plan.structure().len())?;
-    spec::check(plan.spec())
+    WireError::check_bytes("length of the leaves", MAX_LEAVES, plan.spec())
 }
 
 variants! {
@@ -151,6 +164,7 @@ variants! {
 
 fields! {
     Want { after: u64, sums: Vec<u64> }
+    Need { chunks: Vec<u32>, bases: Vec<u64> }
     Announcement { serial: u64, version: u64, form: Form }
     Region { id: u64, len: u64 }
     Publish { version: u64, timeout_ms: Option<u64>, content: Option<(Plan, Vec<u64>)> }
@@ -158,6 +172,7 @@ fields! {
 
 frames! {
     WANT => Want
+    NEED => Need
     PUBLICATION => Announcement
     REGION => Region
     RECEIPT => Receipt
@@ -188,7 +203,8 @@ impl<'a> ChunkOf<'a> {
     pub fn of(content: &'a Content, index: u32) -> Option<(Self, Range<usize>)> {
         let at = usize::try_from(index).ok()?;
         let (bytes, sum) = (content.chunk(at)?, content.sum(at)?);
-        Some((Self { index, sum, bytes }, content.plan().chunk(at)?))
+        let form = ChunkForm::Whole;
+        Some((Self { index, sum, form, bytes }, content.plan().chunk(at)?))
     }
 
     /// The frame up to its bytes.
@@ -197,7 +213,12 @@ impl<'a> ChunkOf<'a> {
         let [a, b, c, d, e, f, g, h] = Header { len, kind: kind::CHUNK_OF_WEIGHTS }.bytes();
         let [i, j, k, l] = self.index.to_le_bytes();
         let [m, n, o, p, q, r, s, t] = self.sum.to_le_bytes();
-        [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t]
+        let u = match self.form {
+            ChunkForm::Whole => 0,
+            ChunkForm::Sparse => 1,
+            ChunkForm::Xor => 2,
+        };
+        [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u]
     }
 
     /// Appends the frame.
@@ -219,7 +240,13 @@ impl<'a> ChunkOf<'a> {
         let mut reader = Reader::new(payload);
         let index = reader.u32("number of a chunk")?;
         let sum = reader.u64("sum of a chunk")?;
-        Ok(Self { index, sum, bytes: reader.rest() })
+        let form = match reader.u8("form of a chunk")? {
+            0 => ChunkForm::Whole,
+            1 => ChunkForm::Sparse,
+            2 => ChunkForm::Xor,
+            got => return Err(WireError::meaningless("form of a chunk", got.into())),
+        };
+        Ok(Self { index, sum, form, bytes: reader.rest() })
     }
 }
 
@@ -251,16 +278,4 @@ impl Publish {
             _ => Ok(publish),
         }
     }
-}
-
-/// Appends a NEED of these chunks.
-pub fn write_need(out: &mut Vec<u8>, chunks: &[u32]) {
-    frame(out, kind::NEED, |out| {
-        chunks.encode(out);
-    });
-}
-
-/// Reads the payload of a NEED.
-pub fn read_need(payload: &[u8]) -> Result<Vec<u32>, WireError> {
-    read_whole(payload, "NEED")
 }

@@ -1,23 +1,26 @@
 //! Arrays of an item as the bytes that a table keeps, and back.
 
+use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use echoic_replay::Dtype;
 use echoic_replay::codec::Encode;
-use echoic_replay::rollouts::codec::AppendHead;
-use echoic_replay::rollouts::item::{ColumnUpdate, Finish, Item, Run, Segment, Updates};
+use echoic_replay::rollouts::codec::{AppendHead, BlobHead};
+use echoic_replay::rollouts::item::{Blob, ColumnUpdate, Finish, Item, Run, Segment, Updates};
 use echoic_replay::rollouts::ledger::Hold;
 use echoic_replay::rollouts::schema::MAX_COLUMN_NAME;
 use echoic_replay::rollouts::{Late, RolloutConfig, Schema};
-use numpy::{PyArrayDescr, PyArrayDescrMethods};
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use smallvec::SmallVec;
 
 use crate::array::{self, Header, copy, scalar_bytes};
 use crate::dtype;
-use crate::error::spec_error;
-use crate::numbers::index_numbers;
+use crate::error::{is_ours, spec_error};
+use crate::leaf::as_array;
+use crate::numbers::{index_numbers, on_host};
 use crate::sources::DETACH_BYTES;
 
 /// The columns and fields of a table, as numpy names them.
@@ -30,10 +33,13 @@ pub struct Columns {
 struct Named {
     name: Py<PyString>,
     descr: Py<PyArrayDescr>,
+    dtype: Dtype,
+    /// Of a value.
+    shape: Vec<usize>,
     size: usize,
 }
 
-/// An array of one dimension whose values follow each other.
+/// An array whose values follow each other along its first axis.
 struct Values<'py> {
     array: Bound<'py, PyAny>,
     len: usize,
@@ -88,8 +94,9 @@ impl Named {
     fn all(py: Python<'_>, columns: &[echoic_replay::rollouts::Column]) -> PyResult<Vec<Self>> {
         let one = |column: &echoic_replay::rollouts::Column| {
             let name = PyString::intern(py, &column.name).unbind();
-            let (descr, size) = (dtype::to_numpy(py, column.dtype)?, column.dtype.itemsize());
-            Ok(Self { name, descr, size })
+            let descr = dtype::to_numpy(py, column.dtype)?;
+            let (dtype, shape, size) = (column.dtype, column.shape.clone(), column.bytes());
+            Ok(Self { name, descr, dtype, shape, size })
         };
         columns.iter().map(one).collect()
     }
@@ -109,22 +116,28 @@ impl Named {
         Ok(value)
     }
 
-    /// What a dict has under the name, as an array of one dimension.
+    /// What a dict has under the name, as an array with a value for each place of its first axis.
     fn values<'py>(&self, py: Python<'py>, dict: &Bound<'py, PyDict>) -> PyResult<Values<'py>> {
         self.array(py, self.given(py, dict)?)
     }
 
-    /// A value as an array of one dimension.
+    /// A value as an array with a value for each place of its first axis.
     fn array<'py>(&self, py: Python<'py>, value: Bound<'py, PyAny>) -> PyResult<Values<'py>> {
         let descr = self.descr.bind(py);
         let fits = |value: &Bound<'py, PyAny>| {
             Header::of(value).is_some_and(|header| {
-                header.shape().len() == 1 && header.is_c_contiguous() && header.has_dtype(descr)
+                self.fits(header.shape()) && header.is_c_contiguous() && header.has_dtype(descr)
             })
         };
         let array = if fits(&value) { value } else { self.converted(py, &value)? };
         let len = Header::of(&array).and_then(|header| header.shape().first().copied());
         Ok(Values { array, len: len.unwrap_or(0), size: self.size })
+    }
+
+    /// Whether an array of this shape has values of ours along its first axis.
+    fn fits(&self, shape: &[usize]) -> bool {
+        // Of few axes: a call that compares memory costs more.
+        shape.get(1..).is_some_and(|rest| rest.iter().eq(&self.shape))
     }
 
     /// Another array with the same values, if the dtype loses none of them.
@@ -135,34 +148,70 @@ impl Named {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (name, descr) = (self.name.bind(py), self.descr.bind(py));
         let numpy = py.import("numpy")?;
-        let array = numpy.call_method1("asarray", (value,))?;
-        let axes: usize = array.getattr("ndim")?.extract()?;
-        if axes != 1 {
-            let shape = array.getattr("shape")?;
-            let text =
-                format!("column {name:?}: expected one axis, that of tokens; got shape {shape}");
+        // Python numbers have no dtype of their own, so that of a list is numpy's guess.
+        let of_numbers = value.getattr_opt("dtype")?.is_none();
+        let array = match of_numbers {
+            true => numpy.call_method1("asarray", (value,)),
+            false => readable(value),
+        };
+        let array = array.map_err(|error| match is_ours(py, &error) {
+            true => error,
+            false => {
+                let class = value.get_type().name().map_or("?".into(), |name| name.to_string());
+                let text = format!("column {name:?}: a {class} can't be read as an array: {error}");
+                spec_error(py, text)
+            }
+        })?;
+        let own = array.getattr("dtype")?;
+        let shape: SmallVec<[usize; 4]> = array.getattr("shape")?.extract::<Vec<_>>()?.into();
+        // An empty list says nothing about its dtype and its other axes.
+        if of_numbers && shape[..] == [0] {
+            let shape = [&[0][..], &self.shape].concat();
+            return numpy.call_method1("empty", (PyTuple::new(py, shape)?, descr));
+        }
+        if !self.fits(&shape) {
+            let got = array.getattr("shape")?;
+            let axes: Vec<String> = self.shape.iter().map(|axis| format!(", {axis}")).collect();
+            let text = match axes.is_empty() {
+                true => {
+                    format!("column {name:?}: expected one axis, that of tokens; got shape {got}")
+                }
+                false => {
+                    let axes = axes.concat();
+                    format!("column {name:?}: expected shape (tokens{axes}), got {got}")
+                }
+            };
             return Err(spec_error(py, text));
         }
-        // Python numbers have no dtype of their own, so that of a list is numpy's guess.
-        let of_numbers = Header::of(value).is_none();
-        let own = array.getattr("dtype")?;
-        // An empty list says nothing about its dtype.
-        let is_empty = array.getattr("size")?.extract::<usize>()? == 0;
-        let is_safe: bool = numpy.call_method1("can_cast", (&own, descr, "safe"))?.extract()?;
-        let is_kind: bool =
-            numpy.call_method1("can_cast", (&own, descr, "same_kind"))?.extract()?;
-        let converted = numpy.call_method1("ascontiguousarray", (&array, descr))?;
-        let same = || -> PyResult<bool> {
-            let equal = array.call_method1("__eq__", (&converted,))?;
-            equal.call_method0("all")?.extract()
+        if let Some(narrow) = self.narrowed(&array, &shape) {
+            return narrow;
+        }
+        let kind = |descr: &Bound<'py, PyAny>| descr.getattr("kind")?.extract::<String>();
+        let (from, to) = (kind(&own)?, kind(descr)?);
+        let casts = |how: &str| -> PyResult<bool> {
+            numpy.call_method1("can_cast", (&own, descr, how))?.extract()
         };
-        // Whole numbers of a list are compared; floats of one are rounded as numpy rounds them.
-        let kind: String = own.getattr("kind")?.extract()?;
-        if is_safe
-            || is_empty && of_numbers
-            || (of_numbers && (kind == "f" && is_kind || kind != "f" && same()?))
-        {
-            return Ok(converted);
+        let converted = || numpy.call_method1("ascontiguousarray", (&array, descr));
+        let is_whole = |kind: &str| matches!(kind, "i" | "u");
+        if casts("safe")? || (of_numbers && from == "f" && casts("same_kind")?) {
+            // Floats of a list are rounded as numpy rounds them.
+            return converted();
+        }
+        if is_whole(&from) && (of_numbers || is_whole(&to)) {
+            let converted = converted()?;
+            let equal = array.call_method1("__eq__", (&converted,))?;
+            if equal.call_method0("all")?.extract()? {
+                return Ok(converted);
+            }
+            let at = numpy.call_method1("argmin", (&equal,))?;
+            let at = numpy.call_method1("unravel_index", (at, array.getattr("shape")?))?;
+            let (got, place) = (array.get_item(&at)?, at.extract::<Vec<usize>>()?);
+            let place: Vec<String> = place.iter().map(usize::to_string).collect();
+            let text = format!(
+                "column {name:?}: expected values that fit {descr}, got {got} at [{}]",
+                place.join(", ")
+            );
+            return Err(spec_error(py, text));
         }
         let text = format!("column {name:?}: expected dtype {descr}, got {own}");
         Err(spec_error(py, text))
@@ -199,6 +248,28 @@ impl Named {
         Some(out)
     }
 
+    /// Token ids as most libraries have them, as most columns do: int64 as int32, in one pass. `None` for anything
+    /// else, and if one does not fit.
+    fn narrowed<'py>(
+        &self,
+        array: &Bound<'py, PyAny>,
+        shape: &[usize],
+    ) -> Option<PyResult<Bound<'py, PyAny>>> {
+        let header = Header::of(array).filter(Header::is_c_contiguous)?;
+        if self.dtype != Dtype::Int(4) || !header.data().addr().is_multiple_of(align_of::<i64>()) {
+            return None;
+        }
+        let values = array.cast::<PyArrayDyn<i64>>().ok()?.try_readonly().ok()?;
+        let values = values.as_slice().ok()?;
+        let lost = |lost: i64, value: &i64| lost | (*value ^ i64::from(*value as i32));
+        if values.iter().fold(0, lost) != 0 {
+            return None;
+        }
+        let narrow = values.iter().map(|value| *value as i32).collect();
+        let narrow = numpy::PyArray1::from_vec(array.py(), narrow);
+        Some(narrow.reshape(shape).map(Bound::into_any))
+    }
+
     /// The bytes of a number under the name.
     fn scalar(&self, py: Python<'_>, dict: &Bound<'_, PyDict>, out: &mut Vec<u8>) -> PyResult<()> {
         let (name, descr) = (self.name.bind(py), self.descr.bind(py));
@@ -212,7 +283,8 @@ impl Named {
             return Ok(());
         }
         let numpy = py.import("numpy")?;
-        let array = numpy.call_method1("asarray", (&value,))?;
+        // Numbers are read the shorter way, which tensors of some kinds do not have.
+        let array = numpy.call_method1("asarray", (&value,)).or_else(|_| readable(&value))?;
         let own = array.getattr("dtype")?;
         let is_number = array.getattr("ndim")?.extract::<usize>()? == 0;
         let casts: bool = numpy.call_method1("can_cast", (&own, descr, "same_kind"))?.extract()?;
@@ -236,6 +308,11 @@ impl Named {
         out.extend_from_slice(bytes);
         Ok(())
     }
+}
+
+/// An array, a tensor or anything else with a dtype of its own, as an array.
+fn readable<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    Ok(as_array(&on_host(value)?)?.into_any())
 }
 
 /// The versions of so many tokens: one of all, or one of each.
@@ -265,6 +342,27 @@ fn runs(
         }
     }
     Ok(runs)
+}
+
+/// The place of bytes among those that differ. Those of which a few bytes are alike are compared with the last ones of
+/// these only, so that it takes no time that grows with their number.
+fn place_of<'py>(
+    distinct: &mut Vec<Bound<'py, PyBytes>>,
+    alike: &mut HashMap<(usize, [u8; 32]), usize>,
+    blob: Bound<'py, PyBytes>,
+) -> usize {
+    let bytes = blob.as_bytes();
+    let mut few = [0; 32];
+    let step = (bytes.len() / few.len()).max(1);
+    few.iter_mut().zip(bytes.iter().rev().step_by(step)).for_each(|(to, byte)| *to = *byte);
+    match alike.get(&(bytes.len(), few)) {
+        Some(place) if distinct[*place].as_bytes() == bytes => *place,
+        _ => {
+            alike.insert((bytes.len(), few), distinct.len());
+            distinct.push(blob);
+            distinct.len() - 1
+        }
+    }
 }
 
 /// The columns or fields that a dict leaves out, of those that it may: a bit for each place.
@@ -392,8 +490,10 @@ pub struct Flat<'py> {
     absent: Late,
     lengths: Vec<usize>,
     runs: Vec<SmallVec<[Run; 1]>>,
-    /// Of each item, or empty if none has any.
-    blobs: Vec<Vec<(String, Bound<'py, PyBytes>)>>,
+    /// Of each item, or empty if none has any: names, and places among the following.
+    blobs: Vec<Vec<(String, usize)>>,
+    /// The blobs in the order in which they come, those that are alike once.
+    distinct: Vec<Bound<'py, PyBytes>>,
 }
 
 /// The same while no Python code runs.
@@ -404,7 +504,8 @@ pub struct Still<'a> {
     absent: Late,
     lengths: &'a [usize],
     runs: &'a [SmallVec<[Run; 1]>],
-    blobs: Vec<Vec<(&'a str, &'a [u8])>>,
+    blobs: &'a [Vec<(String, usize)>],
+    distinct: Vec<&'a [u8]>,
 }
 
 impl Flat<'_> {
@@ -415,7 +516,7 @@ impl Flat<'_> {
 
     /// How many bytes their tokens and blobs have.
     pub fn bytes(&self) -> usize {
-        let blobs = self.blobs.iter().flatten().map(|(_, blob)| blob.as_bytes().len());
+        let blobs = self.distinct.iter().map(|blob| blob.as_bytes().len());
         self.columns.iter().map(|values| values.len * values.size).sum::<usize>()
             + blobs.sum::<usize>()
     }
@@ -428,13 +529,10 @@ impl Flat<'_> {
     /// For a copy that is made before this thread runs Python code again.
     pub fn still(&self) -> Still<'_> {
         // The objects are kept by `self`, and their bytes never change.
-        let mut blobs = Vec::with_capacity(self.blobs.len());
-        for of_item in &self.blobs {
-            blobs.push(of_item.iter().map(|(name, blob)| (&**name, blob.as_bytes())).collect());
-        }
-        let Self { apart, fields, absent, lengths, runs, .. } = self;
+        let distinct = self.distinct.iter().map(|blob| blob.as_bytes()).collect();
+        let Self { apart, fields, absent, lengths, runs, blobs, .. } = self;
         let (columns, apart, absent) = (pieces(&self.columns), *apart, *absent);
-        Still { columns, apart, fields, absent, lengths, runs, blobs }
+        Still { columns, apart, fields, absent, lengths, runs, blobs, distinct }
     }
 }
 
@@ -459,18 +557,21 @@ impl<'a> Still<'a> {
         if length == 0 { 0 } else { self.absent.columns }
     }
 
-    fn blobs_of(&self, at: usize) -> &[(&'a str, &'a [u8])] {
+    fn blobs_of(&self, at: usize) -> &'a [(String, usize)] {
         self.blobs.get(at).map_or(&[], Vec::as_slice)
     }
 
     /// The items, with memory of their own.
     pub fn owned(&self) -> Vec<(Segment, Finish)> {
+        let distinct: Vec<Blob> =
+            self.distinct.iter().map(|blob| Arc::new(blob.to_vec())).collect();
         let mut start = 0;
         let item = |(at, (length, runs)): (usize, (&usize, &SmallVec<[Run; 1]>))| {
             let (columns, from) = self.columns_of(at, start);
             let bytes = gathered(columns, from, *length);
             start += length;
-            let blob = |(name, blob): &(&str, &[u8])| ((*name).to_owned(), blob.to_vec());
+            let blob =
+                |(name, place): &(String, usize)| (name.clone(), Arc::clone(&distinct[*place]));
             let blobs = self.blobs_of(at).iter().map(blob).collect();
             let (tokens, fields) = (*length as u32, self.fields_of(at).to_vec());
             let absent = self.absent_of(*length);
@@ -488,9 +589,17 @@ impl<'a> Still<'a> {
         };
         // Less than what comes before the fields, with one version.
         let mut out = Vec::with_capacity(self.lengths.len() * 64 + self.fields.len());
+        let mut sent = 0;
         for (at, (length, runs)) in self.lengths.iter().zip(self.runs).enumerate() {
-            let blobs = self.blobs_of(at).iter().map(|(name, blob)| (*name, blob.len() as u32));
-            let blobs: SmallVec<[(&str, u32); 2]> = blobs.collect();
+            let blobs = self.blobs_of(at).iter().map(|(name, place)| {
+                let head = match *place < sent {
+                    true => BlobHead::Again(*place as u32),
+                    false => BlobHead::Bytes(self.distinct[*place].len() as u32),
+                };
+                sent = sent.max(place + 1);
+                (name.as_str(), head)
+            });
+            let blobs: SmallVec<[(&str, BlobHead); 2]> = blobs.collect();
             AppendHead {
                 hold,
                 item: first + at as u32,
@@ -509,15 +618,18 @@ impl<'a> Still<'a> {
 
     /// Their tokens and blobs, as such heads name them.
     pub fn fill(&self, mut to: &mut [u8]) {
-        let mut start = 0;
+        let (mut start, mut sent) = (0, 0);
         for (at, length) in self.lengths.iter().enumerate() {
             let (columns, from) = self.columns_of(at, start);
             to = gather(columns, from, *length, to);
             start += length;
-            for (_, blob) in self.blobs_of(at) {
-                let (here, behind) = to.split_at_mut(blob.len());
-                here.copy_from_slice(blob);
-                to = behind;
+            for (_, place) in self.blobs_of(at) {
+                if *place < sent {
+                    continue;
+                }
+                let (here, behind) = to.split_at_mut(self.distinct[*place].len());
+                here.copy_from_slice(self.distinct[*place]);
+                (to, sent) = (behind, place + 1);
             }
         }
     }
@@ -606,7 +718,7 @@ impl Columns {
         let mut named = Vec::new();
         for (name, blob) in blobs.into_iter().flat_map(|blobs| blobs.iter()) {
             let bytes = blob.cast::<PyBytes>()?.as_bytes();
-            named.push((name.extract()?, copying(py, bytes.len(), || bytes.to_vec())));
+            named.push((name.extract()?, Arc::new(copying(py, bytes.len(), || bytes.to_vec()))));
         }
         Ok(Finish { fields: bytes, absent, blobs: named })
     }
@@ -778,22 +890,31 @@ impl Columns {
                 format!("blobs: expected a mapping or None for each of {wanted} items, got {got}");
             return Err(spec_error(py, text));
         }
-        let of_item = |blobs: Option<Bound<'py, PyDict>>| {
-            let named = blobs.iter().flat_map(|blobs| blobs.iter());
-            let named =
-                named.map(|(name, blob)| Ok((name.extract()?, blob.cast_into::<PyBytes>()?)));
-            named.collect::<PyResult<_>>()
-        };
-        let blobs = blobs.into_iter().map(of_item).collect::<PyResult<_>>()?;
-        Ok(Flat { columns, apart, fields, absent, lengths, runs, blobs })
+        let (mut named, mut distinct) = (Vec::with_capacity(blobs.len()), Vec::new());
+        let (mut objects, mut alike) = (HashMap::new(), HashMap::new());
+        for of_item in blobs {
+            let mut places = Vec::new();
+            for (name, blob) in of_item.iter().flat_map(|blobs| blobs.iter()) {
+                let blob = blob.cast_into::<PyBytes>()?;
+                let place = match objects.get(&blob.as_ptr()) {
+                    Some(place) => *place,
+                    None => place_of(&mut distinct, &mut alike, blob.clone()),
+                };
+                objects.insert(blob.as_ptr(), place);
+                places.push((name.extract()?, place));
+            }
+            named.push(places);
+        }
+        Ok(Flat { columns, apart, fields, absent, lengths, runs, blobs: named, distinct })
     }
 
     /// What is there of an item: its tokens by column, and their versions.
     pub fn of_item<'py>(&self, py: Python<'py>, item: &Item) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
-        let shape = PyTuple::new(py, [item.tokens()])?;
         let missing = item.missing().columns;
         for (at, named) in self.columns.iter().enumerate() {
+            let axes = [&[item.tokens() as usize][..], &named.shape].concat();
+            let shape = PyTuple::new(py, axes)?;
             if missing >> at & 1 == 1 {
                 continue;
             }

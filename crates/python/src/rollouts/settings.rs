@@ -6,10 +6,10 @@ use echoic_replay::rollouts::filter::Filter;
 use echoic_replay::rollouts::{
     Column, Delivery, Late, OnExpiry, OnStale, Order, RolloutConfig, Schema,
 };
-use numpy::PyArrayDescr;
+use numpy::{PyArrayDescr, PyArrayDescrMethods};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 
 use super::millis;
 use crate::dtype;
@@ -85,10 +85,10 @@ fn order(name: &str, window: Option<u32>) -> PyResult<Order> {
 fn columns(dict: &Bound<'_, PyDict>, name: &str) -> PyResult<Vec<Column>> {
     let named: Vec<(String, Bound<'_, PyArrayDescr>)> = required(dict, name)?;
     let column = |(name, descr): (String, Bound<'_, PyArrayDescr>)| {
-        let dtype = dtype::from_numpy(&descr).map_err(|text| {
+        let dtype = dtype::from_numpy(&descr.base()).map_err(|text| {
             crate::error::spec_error(dict.py(), format!("column {name:?}: {text}"))
         })?;
-        Ok(Column { name, dtype })
+        Ok(Column { name, dtype, shape: descr.shape() })
     };
     named.into_iter().map(column).collect()
 }
@@ -169,7 +169,20 @@ pub fn config(py: Python<'_>, dict: &Bound<'_, PyDict>) -> PyResult<RolloutConfi
 pub fn dict<'py>(py: Python<'py>, config: &RolloutConfig) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     let named = |columns: &[Column]| -> PyResult<Vec<(String, Py<PyArrayDescr>)>> {
-        let one = |column: &Column| Ok((column.name.clone(), dtype::to_numpy(py, column.dtype)?));
+        let one = |column: &Column| {
+            let descr = dtype::to_numpy(py, column.dtype)?;
+            let descr = match column.shape.is_empty() {
+                true => descr,
+                false => {
+                    let shape = PyTuple::new(py, &column.shape)?;
+                    py.import("numpy")?
+                        .call_method1("dtype", ((descr, shape),))?
+                        .cast_into()?
+                        .unbind()
+                }
+            };
+            Ok((column.name.clone(), descr))
+        };
         columns.iter().map(one).collect()
     };
     let (order, window) = match config.order {

@@ -1,7 +1,8 @@
 //! What the items of a rollout table look like.
 //!
-//! An item is a sequence of tokens. For each token there is a value of every [column](Schema::columns), for the
-//! item as a whole one of every [field](Schema::fields), and it may carry blobs of bytes under names.
+//! An item is a sequence of tokens. For each token there is a value of every [column](Schema::columns), which is a
+//! number or has a shape; for the item as a whole there is a number of every [field](Schema::fields), and it may carry
+//! blobs of bytes under names.
 
 use std::collections::HashSet;
 
@@ -13,19 +14,32 @@ use crate::spec::Dtype;
 pub const MAX_COLUMNS: usize = 64;
 /// The longest name of a column, a field or a blob.
 pub const MAX_COLUMN_NAME: usize = 255;
+/// The most axes of a column's shape.
+pub const MAX_COLUMN_AXES: usize = 16;
+/// The most bytes of a token in all columns. With the most tokens that an item may have, sizes are far below 2^64.
+pub const MAX_TOKEN_BYTES: usize = 16 << 20;
 /// The most blobs of an item.
 pub const MAX_BLOBS: usize = 64;
 
 /// What filters call the number of tokens of an item.
 pub const LENGTH: &str = "length";
 
-/// A name and a type.
+/// A name, a type and a shape.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Column {
     /// What it is called.
     pub name: String,
-    /// What each value is.
+    /// What each number is.
     pub dtype: Dtype,
+    /// Which numbers make a value; one, without axes. A field and a mask have none.
+    pub shape: Vec<usize>,
+}
+
+impl Column {
+    /// Bytes of a value.
+    pub fn bytes(&self) -> usize {
+        self.shape.iter().fold(self.dtype.itemsize(), |bytes, axis| bytes.saturating_mul(*axis))
+    }
 }
 
 /// See the [module](self).
@@ -72,11 +86,34 @@ pub enum SchemaError {
     /// A type that a column can't have.
     #[error("column {0:?} has a type without a size")]
     Dtype(String),
+    /// A shape that a column can't have.
+    #[error(
+        "column {name:?}: expected a shape of at most {MAX_COLUMN_AXES} axes, each of at least 1, got {shape:?}"
+    )]
+    Shape {
+        /// Of which column.
+        name: String,
+        /// What came.
+        shape: Vec<usize>,
+    },
+    /// A field is a number.
+    #[error(
+        "field {name:?}: expected a number for each item, got the shape {shape:?}; keep arrays in blobs"
+    )]
+    FieldShape {
+        /// Of which field.
+        name: String,
+        /// What came.
+        shape: Vec<usize>,
+    },
+    /// Too much for one token.
+    #[error("expected at most {MAX_TOKEN_BYTES} bytes for a token in all columns, got {0}")]
+    TokenBytes(usize),
     /// Late is what is there.
     #[error("late names a column or field that is not there")]
     Late,
     /// A mask is a column.
-    #[error("the mask must be one of the {0} columns, and a number or a bool")]
+    #[error("the mask must be one of the {0} columns, and a number or a bool for each token")]
     Mask(usize),
 }
 
@@ -101,6 +138,17 @@ impl Schema {
             if column.dtype.itemsize() == 0 {
                 return Err(SchemaError::Dtype(column.name.clone()));
             }
+            if column.shape.len() > MAX_COLUMN_AXES || column.shape.contains(&0) {
+                let (name, shape) = (column.name.clone(), column.shape.clone());
+                return Err(SchemaError::Shape { name, shape });
+            }
+        }
+        if self.token_bytes() > MAX_TOKEN_BYTES {
+            return Err(SchemaError::TokenBytes(self.token_bytes()));
+        }
+        if let Some(field) = self.fields.iter().find(|field| !field.shape.is_empty()) {
+            let (name, shape) = (field.name.clone(), field.shape.clone());
+            return Err(SchemaError::FieldShape { name, shape });
         }
         if self.fields.iter().any(|field| field.name == LENGTH) {
             return Err(SchemaError::Length);
@@ -110,11 +158,11 @@ impl Schema {
             return Err(SchemaError::Late);
         }
         if let Some(mask) = self.mask {
-            let found = self.columns.get(mask).map(|column| column.dtype);
-            let is_number = matches!(
-                found,
-                Some(Dtype::Bool | Dtype::Int(_) | Dtype::UInt(_) | Dtype::Float(_))
-            );
+            let is_number = self.columns.get(mask).is_some_and(|column| {
+                use Dtype::{Bool, Float, Int, UInt};
+                column.shape.is_empty()
+                    && matches!(column.dtype, Bool | Int(_) | UInt(_) | Float(_))
+            });
             if !is_number {
                 return Err(SchemaError::Mask(self.columns.len()));
             }
@@ -124,7 +172,7 @@ impl Schema {
 
     /// Bytes of a token in all columns.
     pub fn token_bytes(&self) -> usize {
-        self.columns.iter().map(|column| column.dtype.itemsize()).sum()
+        self.columns.iter().fold(0, |bytes, column| bytes.saturating_add(column.bytes()))
     }
 
     /// Bytes of a token in all columns but those that are left out.
@@ -135,17 +183,14 @@ impl Schema {
     /// Bytes of a token in the first columns, without those that are left out.
     fn present(&self, absent: u64, columns: usize) -> usize {
         let columns = self.columns.iter().take(columns).enumerate();
-        columns
-            .filter(|(at, _)| absent >> at & 1 == 0)
-            .map(|(_, column)| column.dtype.itemsize())
-            .sum()
+        columns.filter(|(at, _)| absent >> at & 1 == 0).map(|(_, column)| column.bytes()).sum()
     }
 
     /// The values of a column in a segment; `None` if that leaves it out.
     fn of_segment<'a>(&self, segment: &'a Segment, at: usize) -> Option<&'a [u8]> {
         let column = self.columns.get(at).filter(|_| segment.absent >> at & 1 == 0)?;
         let (tokens, before) = (segment.tokens as usize, self.present(segment.absent, at));
-        segment.bytes.get(tokens * before..tokens * (before + column.dtype.itemsize()))
+        segment.bytes.get(tokens * before..tokens * (before + column.bytes()))
     }
 
     /// The values of a column in an item, piece by piece, without those that have not come.

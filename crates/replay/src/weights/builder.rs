@@ -2,9 +2,13 @@
 
 use std::sync::{Arc, OnceLock};
 
+use echoic_memory::shared_buffer::SharedBuffer;
+
+use super::delta::{ChunkForm, apply};
 use super::plan::Plan;
 use super::publication::{Content, Held, Publication};
 use super::store::{Shelf, WeightsError};
+use super::sums::sum;
 
 /// A wish to publish a version, which counts among those that wait for a place.
 pub struct Claim {
@@ -60,6 +64,9 @@ impl PublicationBuilder {
     /// Between leaves are zeros: what an earlier publication left there would make other chunks of equal
     /// leaves.
     fn clear_gaps(&mut self) {
+        if self.held.buffer().is_none_or(SharedBuffer::is_zeroed) {
+            return;
+        }
         let plan = Arc::clone(&self.plan);
         let mut end = 0;
         for (start, len) in plan.offsets().iter().zip(plan.spec().leaf_bytes()) {
@@ -94,6 +101,26 @@ impl PublicationBuilder {
         range.and_then(|range| self.bytes_mut().get_mut(range)).unwrap_or_default()
     }
 
+    /// Has the system give all memory now. Until then it is there when it is first written, or what [`Self::reserve`]
+    /// has asked for: so an upload takes no more than has come.
+    ///
+    /// # Errors
+    ///
+    /// [`WeightsError::Memory`] when there is too little.
+    pub fn reserve_all(&self) -> Result<(), WeightsError> {
+        Ok(self.held.buffer().map_or(Ok(()), SharedBuffer::populate)?)
+    }
+
+    /// Has the system give the memory of a chunk now; nothing when there is no such chunk.
+    ///
+    /// # Errors
+    ///
+    /// [`WeightsError::Memory`] when there is too little.
+    pub fn reserve(&self, index: usize) -> Result<(), WeightsError> {
+        let place = self.held.buffer().zip(self.plan.chunk(index));
+        Ok(place.map_or(Ok(()), |(buffer, range)| buffer.populate_range(range))?)
+    }
+
     /// Writes a chunk whose sum is known; `false` when there is no such chunk, or it has another length.
     pub fn put(&mut self, index: usize, bytes: &[u8], sum: u64) -> bool {
         let place = self.chunk_mut(index).filter(|place| place.len() == bytes.len());
@@ -101,6 +128,23 @@ impl PublicationBuilder {
         place.copy_from_slice(bytes);
         self.set_sum(index, sum);
         true
+    }
+
+    /// Makes a chunk of what it was in another publication and what changed since; whether it has the wanted sum. If
+    /// not, its bytes have no meaning.
+    pub fn patch(
+        &mut self,
+        index: usize,
+        (form, delta): (ChunkForm, &[u8]),
+        base: &[u8],
+        wanted: u64,
+    ) -> bool {
+        let Some(place) = self.chunk_mut(index) else { return false };
+        let is_right = apply(form, delta, base, place) && sum(place) == wanted;
+        if is_right {
+            self.set_sum(index, wanted);
+        }
+        is_right
     }
 
     /// The bytes of a chunk.
@@ -123,6 +167,9 @@ impl PublicationBuilder {
     /// [`WeightsError`] when its version is not new any more, or the store is closed.
     pub fn publish(self) -> Result<Arc<Publication>, WeightsError> {
         let Self { shelf, version, plan, held, sums } = self;
-        shelf.install(version, Some(Content::held(plan, held, sums)))
+        let nbytes = plan.nbytes();
+        let published = shelf.install(version, Some(Content::held(plan, held, sums)))?;
+        shelf.prepare(nbytes);
+        Ok(published)
     }
 }

@@ -6,7 +6,8 @@
 //!
 //! - `store`: publishing, waiting, how many publications there may be, and which are on their way.
 //! - `plan`: where each leaf lies. `publication`: what was published. `sums`: how chunks are distinguished.
-//! - `builder`: what is about to be published.
+//!   `delta`: what changed in them.
+//! - `builder`: what is about to be published. `ahead`: memory for what will be published next.
 //!
 //! # Invariants
 //!
@@ -14,14 +15,17 @@
 //! 2. At most this many publications and builders of them have bytes at a time as was said when the store was made.
 //! 3. Versions rise. In a store that follows another they are that one's concern.
 
+mod ahead;
 mod builder;
+mod delta;
 mod plan;
 mod publication;
 mod store;
 mod sums;
 
 pub use self::builder::{Claim, PublicationBuilder};
-pub use self::plan::{ALIGNMENT, MAX_BYTES, Plan, PlanError};
+pub use self::delta::{Bases, ChunkForm, DeltaWriter};
+pub use self::plan::{ALIGNMENT, MAX_BYTES, MAX_LEAVES, Plan, PlanError};
 pub use self::publication::{Content, Publication};
 pub use self::store::{Seat, Transfer, WeightStore, WeightsConfig, WeightsError, WeightsInfo};
-pub use self::sums::{CHUNK_BYTES, sum};
+pub use self::sums::{CHUNK_BYTES, MAX_CHUNK_BYTES, sum};

@@ -2,14 +2,19 @@
 
 use std::ops::Range;
 
-use super::sums::CHUNK_BYTES;
+use super::sums::{CHUNK_BYTES, MAX_CHUNK_BYTES};
 use crate::codec::{CodecError, Decode, Encode, Reader};
 use crate::spec::{Leaf, Spec, SpecError};
 
 /// Every leaf begins at a multiple of this: a cache line, and what XLA and AVX-512 want.
 pub const ALIGNMENT: usize = 64;
-/// The most bytes of a publication. Larger policies have a transport of their own, and publish versions alone.
-pub const MAX_BYTES: usize = 16 << 30;
+/// The most bytes of a publication: more than a machine has. What there is memory for is found out when it is taken.
+pub const MAX_BYTES: usize = 4 << 40;
+/// The most leaves of a tree. Mixtures of experts have tens of thousands.
+pub const MAX_LEAVES: usize = 1 << 18;
+
+/// Up to how many chunks they have [`CHUNK_BYTES`].
+const FEW_CHUNKS: usize = 1 << 16;
 
 /// Weights that can't be published.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -18,6 +23,12 @@ pub enum PlanError {
     /// See there.
     #[error(transparent)]
     Spec(#[from] SpecError),
+    /// Join some of them.
+    #[error("the weights have {got} leaves, and a publication has at most {MAX_LEAVES}")]
+    TooMany {
+        /// How many they have.
+        got: usize,
+    },
     /// Carry the bytes by other means, and publish the version alone.
     #[error("the weights have {got} bytes, and a publication has at most {MAX_BYTES}")]
     TooLarge {
@@ -48,6 +59,9 @@ pub struct Plan {
 impl Plan {
     /// The plan of these leaves, which belong to a tree of this form.
     pub fn new(structure: String, leaves: Vec<Leaf>) -> Result<Self, PlanError> {
+        if leaves.len() > MAX_LEAVES {
+            return Err(PlanError::TooMany { got: leaves.len() });
+        }
         let spec = Spec::new(leaves)?;
         let too_large = |got| PlanError::TooLarge { got };
         let (mut offsets, mut end) = (Vec::with_capacity(spec.leaves().len()), 0usize);
@@ -83,15 +97,26 @@ impl Plan {
         self.nbytes
     }
 
+    /// Bytes of its chunks, of which the last may have fewer: [`CHUNK_BYTES`], and up to [`MAX_CHUNK_BYTES`] for more than
+    /// 16 GiB, so that the sums of all chunks stay few.
+    pub fn chunk_bytes(&self) -> usize {
+        let mut bytes = CHUNK_BYTES;
+        while bytes < MAX_CHUNK_BYTES && self.nbytes.div_ceil(bytes) > FEW_CHUNKS {
+            bytes *= 2;
+        }
+        bytes
+    }
+
     /// How many chunks.
     pub fn chunks(&self) -> usize {
-        self.nbytes.div_ceil(CHUNK_BYTES)
+        self.nbytes.div_ceil(self.chunk_bytes())
     }
 
     /// The bytes of a chunk; `None` when there is no such chunk.
     pub fn chunk(&self, index: usize) -> Option<Range<usize>> {
-        let start = index.checked_mul(CHUNK_BYTES).filter(|start| *start < self.nbytes)?;
-        Some(start..self.nbytes.min(start + CHUNK_BYTES))
+        let bytes = self.chunk_bytes();
+        let start = index.checked_mul(bytes).filter(|start| *start < self.nbytes)?;
+        Some(start..self.nbytes.min(start + bytes))
     }
 }
 
@@ -106,9 +131,15 @@ impl Decode for Plan {
     const LEAST: usize = <(String, Spec)>::LEAST;
 
     fn decode(from: &mut Reader<'_>, field: &'static str) -> Result<Self, CodecError> {
-        let (structure, leaves) = from.get(field)?;
+        let structure = from.get(field)?;
+        // Before there is memory for them, which is several times what they have as bytes.
+        let count = from.u32_at_most("number of leaves", MAX_LEAVES as u32)?;
+        let leaves = from.many(field, count, Leaf::LEAST, |from| from.get(field))?;
         Self::new(structure, leaves).map_err(|error| match error {
             PlanError::Spec(error) => error.into(),
+            PlanError::TooMany { got } => {
+                CodecError::TooLarge { field, limit: MAX_LEAVES as u64, got: got as u64 }
+            }
             PlanError::TooLarge { got } => {
                 CodecError::TooLarge { field, limit: MAX_BYTES as u64, got: got as u64 }
             }
@@ -140,7 +171,28 @@ mod tests {
     }
 
     #[test]
+    fn chunks_grow_with_what_is_published() {
+        for (bytes, chunk, count) in [
+            (16 << 30, CHUNK_BYTES, 1 << 16),
+            ((16 << 30) + 1, 2 * CHUNK_BYTES, (1 << 15) + 1),
+            (61 << 30, 1 << 20, 61 << 10),
+            (MAX_BYTES, MAX_CHUNK_BYTES, 1 << 20),
+        ] {
+            let plan = plan(bytes).unwrap();
+            assert_eq!((plan.chunk_bytes(), plan.chunks()), (chunk, count));
+            let last = plan.chunk(count - 1).unwrap();
+            assert_eq!((last.start, last.end), ((count - 1) * chunk, bytes));
+            assert_eq!(plan.chunk(count), None);
+        }
+    }
+
+    #[test]
     fn what_is_too_large_is_refused() {
+        let leaf = |at| Leaf { path: format!("{at}"), dtype: Dtype::UInt(1), shape: vec![] };
+        let leaves = |count| (0..count).map(leaf).collect();
+        assert!(Plan::new(String::new(), leaves(MAX_LEAVES)).is_ok());
+        let got = MAX_LEAVES + 1;
+        assert_eq!(Plan::new(String::new(), leaves(got)), Err(PlanError::TooMany { got }));
         assert!(plan(MAX_BYTES).is_ok());
         assert_eq!(plan(MAX_BYTES + 1), Err(PlanError::TooLarge { got: MAX_BYTES + 1 }));
     }

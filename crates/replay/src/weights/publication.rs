@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use echoic_memory::shared_buffer::{SharedBuffer, SharedBufferView};
 
+use super::delta::Bases;
 use super::plan::Plan;
 use super::store::Shelf;
 use super::sums::sum;
@@ -146,6 +147,15 @@ impl Content {
         let place = self.sums.get(index)?;
         let chunk = self.chunk(index)?;
         Some(*place.get_or_init(|| sum(chunk)))
+    }
+
+    /// Publications of the same store before the latest, to send what changed since. From the first call on the store
+    /// keeps those whose memory is not wanted.
+    pub fn bases(&self) -> Bases {
+        match &self.bytes {
+            Bytes::Held(held) => held.shelf.bases(),
+            Bytes::Lent { .. } => Bases::default(),
+        }
     }
 
     /// What to hand to other processes: which memory it is, of how many bytes, and its file.

@@ -1,6 +1,6 @@
 //! Publishing: turns, waits, and how many publications there may be.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
@@ -11,7 +11,9 @@ use echoic_memory::shared_buffer::SharedBuffer;
 use echoic_memory::signal::Signal;
 use echoic_memory::sync::Mutex;
 
+use super::ahead::Ahead;
 use super::builder::{Claim, PublicationBuilder};
+use super::delta::Bases;
 use super::plan::{Plan, PlanError};
 use super::publication::{Content, Publication};
 use crate::WaitReason;
@@ -89,6 +91,8 @@ pub struct WeightsInfo {
     pub alive: usize,
     /// How many may.
     pub most: usize,
+    /// Places that are free and have all their memory already.
+    pub ready: usize,
     /// Times that a publisher had to wait because all were held.
     pub blocked: u64,
     /// For how long they did, together.
@@ -104,12 +108,18 @@ pub struct WeightsInfo {
 }
 
 #[derive(Debug, Default)]
-struct ShelfState {
+pub(super) struct ShelfState {
     latest: Option<Arc<Publication>>,
+    /// Publications before it, oldest first, while their memory is not wanted.
+    kept: VecDeque<Arc<Publication>>,
+    /// Whether they are kept: of use to stores whose bytes go over sockets.
+    keeps: bool,
     /// How many publications have memory.
-    alive: usize,
-    /// Memory of earlier ones.
-    spare: Vec<SharedBuffer>,
+    pub(super) alive: usize,
+    /// Memory of earlier ones, and of later ones.
+    pub(super) spare: Vec<SharedBuffer>,
+    /// What takes memory for later ones.
+    pub(super) ahead: Ahead,
     /// Publishers that wait.
     claims: usize,
     /// How many there are of each publication.
@@ -117,8 +127,16 @@ struct ShelfState {
     /// How far each subscriber is.
     seats: BTreeMap<u64, u64>,
     next_seat: u64,
-    closed: bool,
+    pub(super) closed: bool,
     info: WeightsInfo,
+}
+
+impl ShelfState {
+    /// How many publications have memory that they would not give way with.
+    fn held(&self) -> usize {
+        let only_kept = self.kept.iter().filter(|kept| Arc::strong_count(kept) == 1).count();
+        self.alive - only_kept.min(self.alive)
+    }
 }
 
 /// What publications keep of their store.
@@ -126,8 +144,8 @@ struct ShelfState {
 /// Publications are dropped without its lock: the end of one takes it.
 #[derive(Debug)]
 pub(super) struct Shelf {
-    config: WeightsConfig,
-    state: Mutex<ShelfState>,
+    pub(super) config: WeightsConfig,
+    pub(super) state: Mutex<ShelfState>,
     /// Something was published, a place became free or is wanted, or the store was closed.
     changed: Signal,
 }
@@ -189,7 +207,7 @@ impl WeightStore {
         let mut state = self.shelf.state.lock();
         self.shelf.check(&state, version)?;
         state.claims += 1;
-        let wanted = state.alive >= self.shelf.config.most;
+        let wanted = state.held() >= self.shelf.config.most;
         drop(state);
         if wanted {
             // Transfers are to be cut.
@@ -206,8 +224,12 @@ impl WeightStore {
         mut wait: Wait<'_>,
     ) -> Result<PublicationBuilder, WeightsError> {
         let claim = self.claim(version)?;
+        let reserved = |builder: PublicationBuilder| {
+            builder.reserve_all()?;
+            Ok(builder)
+        };
         if let Some(builder) = claim.try_build(plan)? {
-            return Ok(builder);
+            return reserved(builder);
         }
         let since = Instant::now();
         let waited = wait.until(|until| {
@@ -215,7 +237,7 @@ impl WeightStore {
             found.map_or(ControlFlow::Continue(WaitReason::Leased), ControlFlow::Break)
         });
         self.count_blocked(since.elapsed());
-        waited.unwrap_or_else(|over| Err(over.into()))
+        reserved(waited.unwrap_or_else(|over| Err(over.into()))?)
     }
 
     /// Counts a publisher that had to wait for this long.
@@ -284,13 +306,13 @@ impl WeightStore {
     /// Whether there is a place for a publication builder.
     pub fn has_room(&self) -> bool {
         let state = self.shelf.state.lock();
-        state.alive < self.shelf.config.most
+        state.held() < self.shelf.config.most
     }
 
     /// Whether a publisher waits for a place, and there is none.
     pub fn is_wanted(&self) -> bool {
         let state = self.shelf.state.lock();
-        state.claims > 0 && state.alive >= self.shelf.config.most
+        state.claims > 0 && state.held() >= self.shelf.config.most
     }
 
     /// Says that a publication is sent to a subscriber.
@@ -315,9 +337,11 @@ impl WeightStore {
         let mut state = self.shelf.state.lock();
         state.closed = true;
         let spare = std::mem::take(&mut state.spare);
+        let kept = std::mem::take(&mut state.kept);
         drop(state);
-        drop(spare);
+        drop((spare, kept));
         self.shelf.changed.notify();
+        self.shelf.end_ahead();
     }
 
     /// Whether it is closed.
@@ -337,12 +361,19 @@ impl WeightStore {
                 .as_ref()
                 .and_then(|latest| latest.content())
                 .map_or(0, |content| content.plan().nbytes() as u64),
-            alive: state.alive,
+            alive: state.held(),
             most: self.shelf.config.most,
+            ready: state.spare.iter().filter(|buffer| buffer.is_populated()).count(),
             subscribers: state.seats.len(),
             lag: serial.saturating_sub(last),
             ..state.info
         }
+    }
+}
+
+impl Drop for WeightStore {
+    fn drop(&mut self) {
+        self.shelf.end_ahead();
     }
 }
 
@@ -404,6 +435,11 @@ impl Drop for Transfer {
 
 crate::from_wait_over!(WeightsError);
 
+/// Whether a buffer is good for so many bytes. What is far too large is not worth keeping.
+pub(super) fn fits(buffer: &SharedBuffer, nbytes: usize) -> bool {
+    buffer.len() >= nbytes && buffer.len() / 4 <= nbytes.max(1 << 20)
+}
+
 impl Shelf {
     fn check(&self, state: &ShelfState, version: u64) -> Result<(), WeightsError> {
         if state.closed {
@@ -423,17 +459,28 @@ impl Shelf {
         version: u64,
         nbytes: usize,
     ) -> Result<Option<SharedBuffer>, WeightsError> {
-        let mut state = self.state.lock();
-        self.check(&state, version)?;
-        if state.alive >= self.config.most {
-            return Ok(None);
-        }
-        state.alive += 1;
-        // What is far too large is not worth keeping.
-        let fits = |buffer: &SharedBuffer| {
-            buffer.len() >= nbytes && buffer.len() / 4 <= nbytes.max(1 << 20)
+        let mut state = loop {
+            let mut state = self.state.lock();
+            self.check(&state, version)?;
+            if state.alive < self.config.most {
+                break state;
+            }
+            // What is kept only in case that it is of use gives way, the oldest first.
+            let only_kept = state.kept.iter().position(|kept| Arc::strong_count(kept) == 1);
+            let gone = match only_kept.and_then(|at| state.kept.remove(at)) {
+                Some(gone) => VecDeque::from([gone]),
+                // A publisher that waits is woken by the last reference that ends: it must be a reader's.
+                None => std::mem::take(&mut state.kept),
+            };
+            drop(state);
+            drop(gone);
+            if only_kept.is_none() {
+                return Ok(None);
+            }
         };
-        let found = state.spare.iter().position(fits).map(|at| state.spare.swap_remove(at));
+        state.alive += 1;
+        let found = state.spare.iter().position(|buffer| fits(buffer, nbytes));
+        let found = found.map(|at| state.spare.swap_remove(at));
         let surplus = state.spare.len().saturating_sub(self.config.most - state.alive);
         let gone: Vec<SharedBuffer> = state.spare.drain(..surplus).collect();
         drop(state);
@@ -441,15 +488,25 @@ impl Shelf {
         if let Some(buffer) = found {
             return Ok(Some(buffer));
         }
-        let made = if self.config.shared {
-            SharedBuffer::shared(nbytes)
-        } else {
-            SharedBuffer::new(nbytes)
-        };
-        made.map(Some).map_err(|error| {
+        self.make(nbytes).map(Some).map_err(|error| {
             self.take_back(None);
             error.into()
         })
+    }
+
+    /// Memory whose pages are there when they are first used.
+    pub(super) fn make(&self, nbytes: usize) -> Result<SharedBuffer, AllocError> {
+        match self.config.shared {
+            true => SharedBuffer::shared(nbytes),
+            false => SharedBuffer::new(nbytes),
+        }
+    }
+
+    /// Publications before the latest; from now on they are kept.
+    pub(super) fn bases(&self) -> Bases {
+        let mut state = self.state.lock();
+        state.keeps = true;
+        Bases(state.kept.iter().map(Arc::downgrade).collect())
     }
 
     /// A place is free again, with the memory that was in it if that can be written again.
@@ -493,8 +550,18 @@ impl Shelf {
         }
         let publication = Arc::new(Publication::new(version, serial, content));
         state.latest = Some(Arc::clone(&publication));
+        let mut gone = None;
+        match before {
+            Some(before) if state.keeps && before.content().is_some() => {
+                state.kept.push_back(before);
+                if state.kept.len() >= self.config.most {
+                    gone = state.kept.pop_front();
+                }
+            }
+            before => gone = before,
+        }
         drop(state);
-        drop(before);
+        drop(gone);
         self.changed.notify();
         Ok(publication)
     }
@@ -503,7 +570,7 @@ impl Shelf {
         let state = self.state.lock();
         let latest = state.latest.as_ref().is_some_and(|latest| latest.serial() == serial);
         let oldest = state.transfers.keys().next() == Some(&serial);
-        let wanted = state.claims > 0 && state.alive >= self.config.most;
+        let wanted = state.claims > 0 && state.held() >= self.config.most;
         // Of two places, one is the latest's and one the builder's.
         wanted && !latest && (!oldest || self.config.most < 3)
     }

@@ -4,8 +4,10 @@
 //! megabytes a million times, one chunk would go stale by chance. It is no protection against malice, which is
 //! the business of the token and of TLS.
 
-/// Bytes of a chunk; the last one may have fewer.
+/// Bytes of a chunk of most publications; see [`Plan::chunk_bytes`](super::Plan::chunk_bytes).
 pub const CHUNK_BYTES: usize = 256 << 10;
+/// The most bytes of a chunk.
+pub const MAX_CHUNK_BYTES: usize = 4 << 20;
 
 /// Bytes that are taken in at once.
 const STRIPE: usize = 32;

@@ -5,7 +5,7 @@ use echoic_replay::rollouts::{Column, RolloutConfig, Schema};
 
 /// Ids and a mask for each token, and a reward for each item.
 pub fn schema(ids: Dtype, reward: Dtype) -> Schema {
-    let column = |name: &str, dtype| Column { name: name.into(), dtype };
+    let column = |name: &str, dtype| Column { name: name.into(), dtype, shape: vec![] };
     Schema {
         columns: vec![column("ids", ids), column("mask", Dtype::UInt(1))],
         fields: vec![column("reward", reward)],

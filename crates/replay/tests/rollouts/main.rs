@@ -1,5 +1,6 @@
 //! Rollout tables: reservations, batches, deliveries, and what is kept on disk.
 
+mod columns;
 mod crowd;
 mod durable;
 mod groups;

@@ -3,7 +3,7 @@
 //! It asks for the next publication, receives it into a publication builder of its own store, or maps the server's memory,
 //! and asks again. Chunks are read to where they belong.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use echoic_memory::shared_buffer::SharedBufferView;
 use echoic_replay::weights::{
-    Claim, Content, MAX_BYTES, Plan, Publication, PublicationBuilder, sum,
+    ChunkForm, Claim, Content, MAX_BYTES, Plan, Publication, PublicationBuilder, WeightsError, sum,
 };
 
 use super::subscriber::{Loan, SubscriberState};
@@ -39,6 +39,8 @@ enum Question {
     Receiving {
         builder: PublicationBuilder,
         came: Vec<bool>,
+        /// Those that came and are of no use.
+        failed: BTreeSet<usize>,
         base: Option<Arc<Publication>>,
         serial: u64,
     },
@@ -51,9 +53,12 @@ struct Chunk {
     rest_of_head: Range<usize>,
     index: u32,
     sum: u64,
-    /// What of the publication's bytes is to come; of no meaning before the head is there.
+    form: ChunkForm,
+    /// What of the publication's bytes is to come, or of what changed; of no meaning before the head is there.
     rest: Range<usize>,
     len: usize,
+    /// What changed, if it is not whole.
+    delta: Vec<u8>,
 }
 
 /// See the [module](self).
@@ -66,6 +71,8 @@ pub(super) struct WeightFollower {
     /// How many publications have come.
     came: u64,
     question: Question,
+    /// Chunks of which nothing is said to be there: of these, what changed was of no use.
+    whole: BTreeSet<usize>,
     chunk: Option<Chunk>,
     /// The server's memory, by region; the last one last.
     regions: VecDeque<(u64, Arc<SharedBufferView>)>,
@@ -81,6 +88,7 @@ impl WeightFollower {
             after: 0,
             came: 0,
             question: Question::Idle,
+            whole: BTreeSet::new(),
             chunk: None,
             regions: VecDeque::new(),
             files: VecDeque::new(),
@@ -103,7 +111,9 @@ impl WeightFollower {
             .filter(|base| base.content().is_some_and(|content| content.bytes().is_some()));
         let content = base.as_ref().and_then(|base| base.content());
         let sums = content.map(|content| {
-            (0..content.plan().chunks()).map_while(|index| content.sum(index)).collect()
+            let sums = (0..content.plan().chunks()).map_while(|index| content.sum(index));
+            let sums = sums.enumerate();
+            sums.map(|(index, sum)| if self.whole.contains(&index) { 0 } else { sum }).collect()
         });
         let want = Want { after: self.after, sums: sums.unwrap_or_default() };
         out.write(|out| want.write(out));
@@ -157,12 +167,13 @@ impl WeightFollower {
             Form::Chunks(plan) => {
                 let plan = self.known(plan);
                 let builder = claim.retarget(version).try_build(&plan);
-                let builder = builder.map_err(|error| LinkError::Memory(error.to_string()))?;
+                let builder = builder.map_err(no_memory)?;
                 let builder = builder.ok_or_else(|| {
                     LinkError::Lost("the place for the weights was taken meanwhile".into())
                 })?;
                 let came = vec![false; plan.chunks()];
-                self.question = Question::Receiving { builder, came, base, serial };
+                let failed = BTreeSet::new();
+                self.question = Question::Receiving { builder, came, failed, base, serial };
                 return Ok(());
             }
         }
@@ -181,29 +192,45 @@ impl WeightFollower {
     }
 
     /// Finds the place of the chunk whose head has come.
-    fn find_place(&mut self) -> Result<(), WireError> {
+    fn find_place(&mut self) -> Result<(), LinkError> {
         let Some(chunk) = &mut self.chunk else { return Ok(()) };
-        let ChunkOf { index, sum, .. } = ChunkOf::read(&chunk.head)?;
-        let range = match &self.question {
-            Question::Receiving { builder, .. } => builder.plan().chunk(index as usize),
-            _ => None,
+        let ChunkOf { index, sum, form, .. } = ChunkOf::read(&chunk.head)?;
+        let Question::Receiving { builder, .. } = &self.question else { return Ok(()) };
+        let range = builder.plan().chunk(index as usize);
+        let fits = |range: &Range<usize>| match form {
+            ChunkForm::Whole => range.len() == chunk.len,
+            _ => range.len() > chunk.len && !self.whole.contains(&(index as usize)),
         };
-        let fits = |range: &Range<usize>| range.len() == chunk.len;
-        let missing = WireError::meaningless("number or length of a chunk", index.into());
+        let missing = WireError::meaningless("number, form or length of a chunk", index.into());
         chunk.rest = range.filter(fits).ok_or(missing)?;
-        (chunk.index, chunk.sum) = (index, sum);
+        builder.reserve(index as usize).map_err(no_memory)?;
+        (chunk.index, chunk.sum, chunk.form) = (index, sum, form);
+        if form != ChunkForm::Whole {
+            chunk.delta = vec![0; chunk.len];
+            chunk.rest = 0..chunk.len;
+        }
         Ok(())
     }
 
     /// Checks a chunk that has come.
     fn end_chunk(&mut self) -> Result<(), WireError> {
-        let Some(Chunk { index, sum: expected, .. }) = self.chunk.take() else { return Ok(()) };
-        let Question::Receiving { builder, came, .. } = &mut self.question else { return Ok(()) };
+        let Some(chunk) = self.chunk.take() else { return Ok(()) };
+        let Chunk { index, sum: expected, form, delta, .. } = chunk;
+        let Question::Receiving { builder, came, failed, base, .. } = &mut self.question else {
+            return Ok(());
+        };
         let place = index as usize;
-        let bytes = builder.chunk_mut(place).unwrap_or_default();
-        let found = sum(bytes);
-        ChunkOf { index, sum: expected, bytes }.check(expected, found)?;
-        builder.set_sum(place, found);
+        if form == ChunkForm::Whole {
+            let bytes = builder.chunk_mut(place).unwrap_or_default();
+            let found = sum(bytes);
+            ChunkOf { index, sum: expected, form, bytes }.check(expected, found)?;
+            builder.set_sum(place, found);
+        } else {
+            let there = base.as_ref().and_then(|base| base.content()?.chunk(place));
+            if !there.is_some_and(|there| builder.patch(place, (form, &delta), there, expected)) {
+                failed.insert(place);
+            }
+        }
         if let Some(came) = came.get_mut(place) {
             *came = true;
         }
@@ -213,7 +240,7 @@ impl WeightFollower {
     /// Publishes what has come, with what did not come since it was there.
     fn finish(&mut self, ended: u64) -> Result<(), LinkError> {
         let question = std::mem::replace(&mut self.question, Question::Idle);
-        let Question::Receiving { mut builder, came, base, serial } = question else {
+        let Question::Receiving { mut builder, came, failed, base, serial } = question else {
             let expected = "END after a PUBLICATION";
             return Err(WireError::Unexpected { expected, got: kind::END }.into());
         };
@@ -221,9 +248,15 @@ impl WeightFollower {
             let field = "number of a publication";
             return Err(WireError::Sequence { field, expected: serial, got: ended }.into());
         }
+        if !failed.is_empty() {
+            // It is asked for again, with those as they are.
+            self.whole = failed;
+            return Ok(());
+        }
         let content = base.as_ref().and_then(|base| base.content());
         for (index, _) in came.iter().enumerate().filter(|(_, came)| !**came) {
             let there = content.and_then(|base| Some((base.chunk(index)?, base.sum(index)?)));
+            builder.reserve(index).map_err(no_memory)?;
             if !there.is_some_and(|(bytes, sum)| builder.put(index, bytes, sum)) {
                 let field = "number of a chunk that did not come";
                 return Err(WireError::meaningless(field, index as u64).into());
@@ -239,6 +272,7 @@ impl WeightFollower {
     fn note_came(&mut self, serial: u64) {
         self.after = serial;
         self.came += 1;
+        self.whole.clear();
     }
 
     fn count(&self, header: Header) {
@@ -247,12 +281,17 @@ impl WeightFollower {
     }
 }
 
+fn no_memory(error: WeightsError) -> LinkError {
+    LinkError::Memory(error.to_string())
+}
+
 impl Pipeline for WeightFollower {
     const TAKES_FILES: bool = true;
 
     fn open(&mut self, _address: &Address) -> Open {
         // What had begun to come does not go on, and takes no place in the store while the server is away.
         (self.question, self.chunk) = (Question::Idle, None);
+        self.whole.clear();
         self.regions.clear();
         self.files.clear();
         self.shared.reconnector.open(Purpose::Weights, 0, None)
@@ -331,14 +370,15 @@ impl Pipeline for WeightFollower {
     }
 
     fn begin_large(&mut self, header: Header) -> bool {
-        let is_chunk = header.kind == kind::CHUNK_OF_WEIGHTS && header.len >= CHUNK_HEAD;
+        let is_chunk = header.kind == kind::CHUNK_OF_WEIGHTS && header.len > CHUNK_HEAD;
         if !is_chunk || !matches!(self.question, Question::Receiving { .. }) {
             return false;
         }
         self.count(header);
         let (head, len) = ([0; CHUNK_HEAD as usize], (header.len - CHUNK_HEAD) as usize);
         let (rest_of_head, rest) = (0..head.len(), 0..0);
-        self.chunk = Some(Chunk { head, rest_of_head, index: 0, sum: 0, rest, len });
+        let (form, delta) = (ChunkForm::Whole, Vec::new());
+        self.chunk = Some(Chunk { head, rest_of_head, index: 0, sum: 0, form, rest, len, delta });
         true
     }
 
@@ -346,6 +386,9 @@ impl Pipeline for WeightFollower {
         let Some(chunk) = &mut self.chunk else { return &mut [] };
         if !chunk.rest_of_head.is_empty() {
             return &mut chunk.head[chunk.rest_of_head.clone()];
+        }
+        if chunk.form != ChunkForm::Whole {
+            return chunk.delta.get_mut(chunk.rest.clone()).unwrap_or_default();
         }
         let Question::Receiving { builder, .. } = &mut self.question else { return &mut [] };
         builder.bytes_mut().get_mut(chunk.rest.clone()).unwrap_or_default()
@@ -355,7 +398,7 @@ impl Pipeline for WeightFollower {
         let Some(chunk) = &mut self.chunk else { return Ok(()) };
         if !chunk.rest_of_head.is_empty() {
             chunk.rest_of_head.start += bytes;
-            return if chunk.rest_of_head.is_empty() { Ok(self.find_place()?) } else { Ok(()) };
+            return if chunk.rest_of_head.is_empty() { self.find_place() } else { Ok(()) };
         }
         chunk.rest.start += bytes;
         if chunk.rest.is_empty() { Ok(self.end_chunk()?) } else { Ok(()) }

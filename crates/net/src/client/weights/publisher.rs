@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use echoic_replay::WaitReason;
 use echoic_replay::stream::{Wait, WaitOver};
-use echoic_replay::weights::Publication;
+use echoic_replay::weights::{ChunkForm, Content, DeltaWriter, Publication};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::address::Address;
@@ -25,11 +25,13 @@ use crate::transport::Dial;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, HEADER_BYTES, MAX_CONTROL, kind};
 use crate::wire::handshake::{Open, Purpose};
-use crate::wire::weights::{self, ChunkOf, Publish, Receipt, check, read_need};
+use crate::wire::weights::{self, ChunkOf, Need, Publish, Receipt, check};
 use crate::write_buffer::{Piece, WriteBuffer};
 
 /// How much is written ahead of the link.
 const AHEAD: usize = 1 << 20;
+/// How long chunks are looked at before what was found is sent: what changed in one takes up to a millisecond.
+const LONGEST: Duration = Duration::from_millis(3);
 /// How much longer than the server we wait for what it says.
 const GRACE: Duration = Duration::from_secs(1);
 /// How long an attempt to connect may take.
@@ -79,8 +81,9 @@ impl From<WaitOver> for PublishError {
 /// A connection over which something is published.
 struct Session {
     handshake: ClientHandshake,
-    /// Chunks that the server lacks.
-    need: VecDeque<u32>,
+    /// Chunks that the server lacks, and the sums of what it has in their places.
+    need: VecDeque<(u32, u64)>,
+    deltas: DeltaWriter,
     out: WriteBuffer,
     /// How long the server is not left without a word.
     heartbeat: Duration,
@@ -267,6 +270,7 @@ impl Session {
         Ok(Self {
             handshake,
             need: VecDeque::new(),
+            deltas: DeltaWriter::default(),
             out: WriteBuffer::default(),
             heartbeat,
             said: Instant::now(),
@@ -275,6 +279,9 @@ impl Session {
 
     /// Says what is to be published.
     fn begin(&mut self, publication: &Publication, left: Option<Duration>) {
+        self.need.clear();
+        let bases = publication.content().map(Content::bases).unwrap_or_default();
+        self.deltas = DeltaWriter::new(bases);
         let content = publication.content().map(|content| {
             let chunks = 0..content.plan().chunks();
             let sums = chunks.map_while(|index| content.sum(index)).collect();
@@ -328,12 +335,24 @@ impl Session {
 
     /// Writes chunks that are needed, as many as are worth a few system calls.
     fn load(&mut self, publication: &Arc<Publication>) {
+        let started = Instant::now();
         while !self.out.is_full(AHEAD)
-            && let Some(index) = self.need.pop_front()
+            && started.elapsed() < LONGEST
+            && let Some((index, base)) = self.need.pop_front()
         {
-            let chunk = publication.content().and_then(|content| ChunkOf::of(content, index));
+            let content = publication.content();
+            let chunk = content.and_then(|content| Some((content, ChunkOf::of(content, index)?)));
             // What the server needs that there is not is its mistake, which it finds out itself.
-            let Some((chunk, range)) = chunk else { continue };
+            let Some((content, (chunk, range))) = chunk else { continue };
+            let mut delta = Vec::new();
+            let form = match base {
+                0 => ChunkForm::Whole,
+                base => self.deltas.write(content, index as usize, base, &mut delta),
+            };
+            if form != ChunkForm::Whole {
+                self.out.write(|out| ChunkOf { form, bytes: &delta, ..chunk }.write(out));
+                continue;
+            }
             self.out.write(|out| out.extend_from_slice(&chunk.head()));
             self.out.push(Piece::Shared(Arc::clone(publication) as _, range));
         }
@@ -362,7 +381,10 @@ impl Session {
         while let Some((header, payload)) = first_frame(input, limit)? {
             let mut receipt = None;
             match header.kind {
-                kind::NEED => self.need = read_need(payload)?.into(),
+                kind::NEED => {
+                    let Need { chunks, bases } = Need::read(payload)?;
+                    self.need.extend(chunks.into_iter().zip(bases));
+                }
                 kind::RECEIPT => receipt = Some(Receipt::read(payload)?),
                 _ => use_control(header, payload, |number| out.pong(number))?,
             }

@@ -49,7 +49,7 @@ pub struct Delivered {
 /// # use echoic_replay::rollouts::ledger::{Reserve, Change};
 /// # use echoic_replay::rollouts::{Column, RolloutConfig, Schema};
 /// # use echoic_replay::Dtype;
-/// # let ids = Column { name: "ids".into(), dtype: Dtype::Int(4) };
+/// # let ids = Column { name: "ids".into(), dtype: Dtype::Int(4), shape: vec![] };
 /// # let schema = Schema { columns: vec![ids], ..Schema::default() };
 /// # let config = RolloutConfig::new("t", schema, 1, 1);
 /// # let dir = std::env::temp_dir().join(format!("echoic-doc-history-{}", std::process::id()));

@@ -21,7 +21,7 @@ use crate::stream::Wait;
 
 /// Groups of one item, in the order of their reservation.
 pub(in crate::rollouts) fn config() -> RolloutConfig {
-    let ids = Column { name: "ids".into(), dtype: Dtype::UInt(1) };
+    let ids = Column { name: "ids".into(), dtype: Dtype::UInt(1), shape: vec![] };
     RolloutConfig {
         max_running: 64,
         capacity: 64,

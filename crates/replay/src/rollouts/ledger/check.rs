@@ -96,6 +96,10 @@ impl Append {
         }
         check_late("columns left out", segment.absent, config.schema.late.columns)?;
         let wanted = segment.tokens as usize * config.schema.token_bytes_without(segment.absent);
+        if wanted > u32::MAX as usize {
+            let expected = format!("at most {}, so bring an item in several parts", u32::MAX);
+            return Err(value("bytes of the tokens of one call", expected, wanted));
+        }
         if segment.bytes.len() != wanted {
             let expected = format!("{wanted}, for {} tokens", segment.tokens);
             return Err(value("bytes of a segment", expected, segment.bytes.len()));
@@ -145,7 +149,7 @@ impl Updates {
                 let expected = format!("at most max_tokens = {}", config.max_tokens);
                 return Err(value("tokens of an item", expected, tokens));
             }
-            let size = schema.columns.get(*column as usize).map_or(0, |one| one.dtype.itemsize());
+            let size = schema.columns.get(*column as usize).map_or(0, |one| one.bytes());
             if bytes.len() != *tokens as usize * size {
                 let expected = format!("{}, for {tokens} tokens", *tokens as usize * size);
                 return Err(value("bytes of a column", expected, bytes.len()));

@@ -309,7 +309,7 @@ mod tests {
         let insertion = table.try_reserve(20).unwrap();
         insertion.commit(&[1.0; 20], None).unwrap();
         let tables = Tables::new(vec![table]).unwrap();
-        let columns = vec![Column { name: "ids".into(), dtype: Dtype::UInt(1) }];
+        let columns = vec![Column { name: "ids".into(), dtype: Dtype::UInt(1), shape: vec![] }];
         let schema = Schema { columns, ..Schema::default() };
         let config = RolloutConfig::new("r", schema, 1, 2);
         let rollouts = RolloutTable::new(config).unwrap();

@@ -1,10 +1,12 @@
-"""A transformer that is small enough to learn on a CPU while you watch, and how it answers.
+"""A task whose answers can be checked, turning a few digits round, and a transformer for it.
 
-Two layers, causal, without a cache: sequences have a dozen tokens, so they are read again for each
-token that is added. Rows of different lengths are filled up on the right, where causal attention
-does not look.
+A prompt is some digits and ``SEP``, its answer the same digits from last to first and ``END``. The
+reward is the share of places that are right, so that a policy which knows nothing has something to
+learn from.
 
-Knows the task's tokens, and nothing of Echoic.
+The transformer has two layers and no cache: sequences have a dozen tokens, so they are read again
+for each token that is added. Rows of different lengths are filled up on the right, where causal
+attention does not look.
 """
 
 from __future__ import annotations
@@ -12,14 +14,50 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import nn
 
-from examples.grpo.task import CONTEXT, VOCABULARY
-
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Sequence
+
     from torch import Tensor
+
+# Tokens are the digits from 0 on, and two more.
+DIGITS = 6
+SEP, END = DIGITS, DIGITS + 1
+VOCABULARY = DIGITS + 2
+# Digits of a prompt.
+SHORTEST, LONGEST = 2, 4
+# Tokens of an answer; a policy that does not stop is cut off.
+MOST = LONGEST + 2
+# Tokens of a prompt and its answer.
+CONTEXT = LONGEST + 1 + MOST
+
+
+def prompt(seed: int, group: int) -> list[int]:
+    """Return the prompt of a group."""
+    rng = np.random.default_rng((seed, group))
+    length = int(rng.integers(SHORTEST, LONGEST, endpoint=True))
+    return [*rng.integers(DIGITS, size=length).tolist(), SEP]
+
+
+def solution(prompt: Sequence[int]) -> list[int]:
+    """Return the answer that is right."""
+    return [*reversed(prompt[:-1]), END]
+
+
+def is_over(answer: Sequence[int]) -> bool:
+    """Whether nothing is to be added to an answer."""
+    return len(answer) >= MOST or (len(answer) > 0 and answer[-1] == END)
+
+
+def reward(prompt: Sequence[int], answer: Sequence[int]) -> float:
+    """Return the share of places that are right, of those that either has."""
+    expected = solution(prompt)
+    right = sum(a == b for a, b in zip(expected, answer, strict=False))
+    return right / max(len(expected), len(answer))
+
 
 WIDTH, HEADS, LAYERS = 48, 4, 2
 
