@@ -29,6 +29,8 @@ _MOST = 1024
 _END = 5.0
 # Seconds between two looks whether there is room to send.
 _FIRST_LOOK, _LAST_LOOK = 0.001, 0.02
+# Seconds for which one look sends at most, so that other tasks have their turn.
+_TURN = 0.005
 
 
 async def in_thread(
@@ -302,7 +304,9 @@ class SendQueue:
         """Send what there is room for."""
         self._timer = None
         worker, sent = self._worker, False
-        while self._calls and worker._has_room(self._calls[0][0][2]):
+        end = self._loop.time() + _TURN
+        # Large groups take a while to copy.
+        while self._calls and self._loop.time() < end and worker._has_room(self._calls[0][0][2]):
             call, future = self._calls.popleft()
             sent = True
             try:

@@ -227,6 +227,9 @@ class Worker:
     ) -> Group:
         """Return one group, which is reserved at the beginning of its block.
 
+        With ``partial=True`` too, this is a new group. Only :meth:`groups` goes on with those of
+        workers that died, which take up room until then.
+
         Args:
             prompt: Anything.
             key: The name of the group in batches; as for :meth:`groups` when ``None``.
