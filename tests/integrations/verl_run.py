@@ -128,7 +128,7 @@ class Actor:
         return TensorDict({"metrics": NonTensorData(metrics)}, batch_size=[])
 
     def save_checkpoint(self, path: str, *_: Any, **__: Any) -> None:
-        Path(path).mkdir(parents=True)
+        Path(path).mkdir(parents=True, exist_ok=True)
         torch.save({"logits": self.logits.data, "trained": self.trained}, f"{path}/actor.pt")
         self.trainer.reach("save")
 

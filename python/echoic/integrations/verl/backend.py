@@ -357,7 +357,8 @@ class EchoicStorage(StorageManager):
                 already. Without it these prompts are left out, as the dataset gives them again.
 
         Returns:
-            How many ``prompts`` there are, how many of them are ``finished``, and ``skipped``.
+            How many ``prompts`` there are, how many of them are ``finished``, how many were taken
+            from the dataset after the checkpoint (``ahead``), and how many are ``skipped`` there.
         """
         mark, fetched = self._loaded or (0, 0)
         self._loaded = None
@@ -409,7 +410,8 @@ class EchoicStorage(StorageManager):
         finished = sum(
             row.tags["status"] in ("finished", "failure") for row in live.values() if row.tags
         )
-        found = {"prompts": len(live), "finished": finished, "skipped": skipped}
+        ahead = sum(row.extra.get("fetched", 0) in later for row in live.values())
+        found = {"prompts": len(live), "finished": finished, "skipped": skipped, "ahead": ahead}
         _log.info("recovered from checkpoint %d: %s", mark, found)
         return found
 

@@ -22,10 +22,11 @@ class ReplayBuffer(ReplayBufferAsync):
 
     When the trainer has loaded its checkpoint, and before it asks for rollouts, prompts that are
     not in the checkpoint's weights are put back, and the dataset goes on behind the last of them.
+    The steps that are repeated add no further prompts.
 
     Raises:
-        ValueError: If the trainer is synchronous. Its queue is empty at each checkpoint, so it
-            needs no leases.
+        ValueError: If the trainer is synchronous: its queue is empty at each checkpoint, so it
+            needs no leases. Or if it makes no checkpoints.
         TypeError: If TransferQueue has another backend, or ``refill_fn`` is no method of a trainer.
     """
 
@@ -49,18 +50,36 @@ class ReplayBuffer(ReplayBufferAsync):
         self._storage = storage
         self._written: set[tuple[str, str]] = set()
         trainer: Any = getattr(self.refill_fn, "__self__", None)
-        if not hasattr(trainer, "on_init_end"):
+        if not hasattr(trainer, "_add_batch_to_generate"):
             raise TypeError(
                 f"expected refill_fn to be a method of a trainer, got {self.refill_fn!r}"
             )
-        ended = trainer.on_init_end
+        if trainer.config.trainer.save_freq <= 0:
+            raise ValueError(
+                "expected trainer.save_freq above 0, got "
+                f"{trainer.config.trainer.save_freq}: what is trained is kept until a checkpoint"
+            )
+        ended, add_batch = trainer.on_init_end, trainer._add_batch_to_generate
+        #: What :meth:`EchoicStorage.recover` has returned.
+        self.recovered: dict[str, int] = {}
 
         def on_init_end() -> None:
-            self.recovered = storage.recover(lambda count: _skip(trainer, count))
+            self.recovered = dict(storage.recover(lambda count: _skip(trainer, count)))
             ended()
 
-        # The hook that verl calls once, after the checkpoint was loaded.
+        def add_batch_to_generate() -> None:
+            # Steps that are repeated have asked for their prompts already. Asking for more would
+            # let the queue, and with it the age of batches, grow with each crash.
+            size = trainer.config.data.train_batch_size
+            if self.recovered.get("ahead", 0) >= size:
+                self.recovered["ahead"] -= size
+            else:
+                add_batch()
+
+        # The hook that verl calls once, after the checkpoint was loaded, and what asks for the
+        # prompts of a step, for which there is none.
         trainer.on_init_end = on_init_end
+        trainer._add_batch_to_generate = add_batch_to_generate
 
     def _sync_metadata_from_transfer_queue(self) -> None:
         """Store the states of prompts that have changed, which only the controller knows."""
