@@ -61,7 +61,7 @@ pub fn config(choice: u8) -> Arc<RolloutConfig> {
 pub fn append(hold: Hold, item: u32, is_end: bool) -> Change {
     let runs = [Run { version: 0, tokens: 3 }].into_iter().collect();
     let segment = Arc::new(Segment { runs, tokens: 3, bytes: vec![0; 3], absent: 0 });
-    let blobs = vec![("text".to_owned(), vec![0; 2])];
+    let blobs = vec![("text".to_owned(), Arc::new(vec![0; 2]))];
     let finish = is_end.then(|| Arc::new(Finish { fields: vec![0; 4], absent: 0, blobs }));
     Change::Append(Append { hold, item, sequence: 0, segment, finish, priority: 1.5 })
 }

@@ -746,3 +746,44 @@ def test_values_of_a_reservation_that_has_ended_change_nothing(
     batch = served.remote.sample()
     assert batch["logprobs"].tolist() == [1, 2, 3, 0]
     assert batch["reward"].tolist() == [5, 0]
+
+
+def test_blobs_that_are_alike_are_one(serve: Callable[..., Served]) -> None:
+    served = serve(group_size=4, batch_groups=2, max_blob_bytes=9 << 20)
+    # Together they are more than is sent in one request; once they are not.
+    image = np.arange(3 << 20, dtype=np.uint8)
+    blobs = [{"image": image}, {"image": image.copy(), "text": "a"}, None, {"text": "a", "x": b""}]
+    apart = {name: [column] * 4 for name, column in columns(1).items()}
+    fields = {"reward": [0.0] * 4, "prompt": [0] * 4}
+    served.remote.reserve().add_items(None, apart, fields, blobs=blobs)
+    # Also if they come one after the other.
+    reservation = served.remote.reserve()
+    for of_item in blobs:
+        reservation.add(columns(1), {"reward": 0, "prompt": 0}, blobs=of_item)
+    for table in (served.remote, served.table):
+        batch = table.sample(lease=60)
+        for first in (0, 4):
+            packed = [batch.packed_blobs(first + item) for item in range(4)]
+            assert [set(of_item) for of_item in packed] == [set(one or ()) for one in blobs]
+            assert packed[0]["image"] is packed[1]["image"]
+            assert packed[1]["text"] is packed[3]["text"]
+            assert batch.blobs(first + 3) == {"text": "a", "x": b""}
+            np.testing.assert_array_equal(batch.blobs(first + 1)["image"], image)
+        batch.nack()
+
+
+def test_what_a_restored_learner_has_learned_is_used_up(serve: Callable[..., Served]) -> None:
+    served = serve(batch_groups=1, max_lag=4)
+    remote = served.remote
+    for key in "abc":
+        fill(remote.reserve(key=key), [0, 1])
+    learned = remote.sample(lease=60)
+    remote.publish_version(1)
+    lost = remote.sample(lease=60)
+    # The learner is gone, and comes back with a checkpoint of version 1.
+    remote.restore(1)
+    assert (remote.stats().acked, remote.stats().returned) == (1, 1)
+    for batch in (learned, lost):
+        with pytest.raises(LeaseError, match="over"):
+            batch.ack()
+    assert [remote.sample().keys for _ in range(2)] == [["b"], ["c"]]

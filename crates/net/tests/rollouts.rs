@@ -98,7 +98,7 @@ fn item_of(version: i64, hold: Hold, index: u32, tokens: u32) -> Change {
     let bytes = ids.chain((0..tokens).map(|_| 1)).collect();
     let runs = [Run { version, tokens }].into_iter().filter(|run| run.tokens > 0).collect();
     let segment = Arc::new(Segment { runs, tokens, bytes, absent: 0 });
-    let blobs = vec![("text".to_owned(), format!("item {mark}").into_bytes())];
+    let blobs = vec![("text".to_owned(), Arc::new(format!("item {mark}").into_bytes()))];
     let fields = (mark as f32).to_le_bytes().to_vec();
     let finish = Some(Arc::new(Finish { fields, absent: 0, blobs }));
     Change::Append(Append { hold, item: index, sequence: 0, segment, finish, priority: 1.0 })
@@ -158,7 +158,7 @@ fn groups(delivered: &Delivered, tokens: u32) -> Vec<u64> {
     assert_eq!(array(FIELDS + 2), vec![1; marks.len() * tokens as usize]);
     let texts: String = marks.iter().map(|mark| format!("item {mark}")).collect();
     assert_eq!(array(FIELDS + 3), texts.as_bytes());
-    assert!(head.blobs.iter().all(|blobs| blobs.len() == 1 && blobs[0].0 == "text"));
+    assert!(head.blobs.iter().all(|blobs| blobs.len() == 1 && blobs[0].name == "text"));
     assert!(head.names.iter().all(|(key, source)| key.is_empty() && source == "tests"));
     ids
 }
@@ -465,7 +465,7 @@ fn blobs_come_in_parts_up_to_their_limit() {
         let client = connect(server);
         let hold = reservations(soon(|wait| client.call(0, &[reserve(1)], wait)).unwrap())[0].hold;
         let with_blob = |bytes: Vec<u8>| {
-            let blobs = vec![("b".into(), bytes)];
+            let blobs = vec![("b".into(), Arc::new(bytes))];
             let finish = Finish { fields: vec![0; 4], absent: 0, blobs };
             let (segment, finish) = (Arc::default(), Some(Arc::new(finish)));
             let (item, sequence, priority) = (0, 0, 1.0);
@@ -1058,7 +1058,7 @@ fn a_name_that_is_too_long_is_refused_and_the_connection_goes_on() {
             assert_eq!(one(&client, sourced), refused("name of a source"));
             let resume = Change::Resume { source: name.clone(), ttl_ms: None };
             assert_eq!(one(&client, resume), refused("name of a source"));
-            let (fields, blobs) = (vec![0; 4], vec![(name, vec![])]);
+            let (fields, blobs) = (vec![0; 4], vec![(name, Arc::default())]);
             let finish = Some(Arc::new(Finish { fields, absent: 0, blobs }));
             let segment = Arc::default();
             let (item, sequence, priority) = (0, 0, 1.0);

@@ -12,8 +12,8 @@ use echoic_replay::Dtype;
 use echoic_replay::WaitReason;
 use echoic_replay::codec::{Encode, Reader};
 use echoic_replay::limiter::Parameters;
-use echoic_replay::rollouts::batch::{Form, Head, Shape};
-use echoic_replay::rollouts::codec::AppendHead;
+use echoic_replay::rollouts::batch::{BlobPlace, Form, Head, Shape};
+use echoic_replay::rollouts::codec::{AppendHead, BlobHead};
 use echoic_replay::rollouts::filter::Filter;
 use echoic_replay::rollouts::idle::Sides;
 use echoic_replay::rollouts::item::{ColumnUpdate, Finish, Item, Run, Segment, Updates};
@@ -122,7 +122,7 @@ fn segment() -> Arc<Segment> {
 }
 
 fn finish() -> Arc<Finish> {
-    let blobs = vec![("image".to_owned(), vec![7; 5]), (String::new(), vec![])];
+    let blobs = vec![("image".to_owned(), Arc::new(vec![7; 5])), (String::new(), Arc::default())];
     Arc::new(Finish { fields: vec![9, 8], absent: 2, blobs })
 }
 
@@ -309,8 +309,9 @@ fn a_change_has_one_form_and_each_prefix_of_it_is_an_error() {
 fn the_head_of_tokens_elsewhere_is_that_of_an_append() {
     let Append { hold, item, sequence, segment, finish, priority } = append();
     let finish = finish.unwrap();
-    let blobs: Vec<(&str, u32)> =
-        finish.blobs.iter().map(|(name, bytes)| (name.as_str(), bytes.len() as u32)).collect();
+    let blob = |bytes: &[u8]| BlobHead::Bytes(bytes.len() as u32);
+    let blobs: Vec<(&str, BlobHead)> =
+        finish.blobs.iter().map(|(name, bytes)| (name.as_str(), blob(bytes))).collect();
     let (tokens, bytes) = (segment.tokens, segment.bytes.len() as u32);
     let (runs, absent) = (&*segment.runs, segment.absent);
     let finish = Some(((&*finish.fields, finish.absent), &*blobs));
@@ -382,10 +383,50 @@ fn answers_are_read_as_they_were_written() {
     answers(&Answer::RolloutTables { id, configs });
 }
 
+fn place(name: &str, start: u64, bytes: u32) -> BlobPlace {
+    BlobPlace { name: name.into(), start, bytes }
+}
+
+#[test]
+fn a_blob_may_be_there_again_in_a_request_and_not_in_a_change_alone() {
+    let mut heads = Vec::new();
+    let blobs = [
+        [("a", BlobHead::Bytes(2)), ("b", BlobHead::Again(0))],
+        [("a", BlobHead::Bytes(1)), ("c", BlobHead::Again(1))],
+    ];
+    for (item, blobs) in (0..).zip(&blobs) {
+        let finish = Some(((&[][..], 0), &blobs[..]));
+        let (hold, sequence, priority, runs) = (HOLD, 0, 1.0, &[][..]);
+        let (tokens, bytes, absent) = (0, 0, 0);
+        AppendHead { hold, item, sequence, priority, tokens, bytes, absent, runs, finish }
+            .encode(&mut heads);
+    }
+    let changes = |head: &[u8], count| {
+        let (head, bulk) = (head.to_vec().into(), Bulk::Inline((&[]).into()));
+        Changes { timeout_ms: None, count, head, bulk }.decode(&[7, 8, 9])
+    };
+    let read = changes(&heads, 2).unwrap();
+    let blobs: Vec<_> = read
+        .iter()
+        .map(|change| match change {
+            Change::Append(Append { finish: Some(finish), .. }) => finish.blobs.clone(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(*blobs[0][0].1, [7, 8]);
+    assert!(Arc::ptr_eq(&blobs[0][0].1, &blobs[0][1].1));
+    assert_eq!((&*blobs[1][0].1, &*blobs[1][1].1), (&vec![9], &vec![9]));
+    let end = heads.len();
+    heads[end - 4..].copy_from_slice(&2_u32.to_le_bytes());
+    changes(&heads, 2).unwrap_err();
+    let mut bulk = Reader::new(&[7, 8, 9]);
+    Reader::with_bulk(&heads, &mut bulk).get::<Change>("change").unwrap_err();
+}
+
 #[test]
 fn heads_of_batches_are_read_as_they_were_written() {
     let names = vec![("a key".to_owned(), "one".to_owned()), Default::default()];
-    let blobs = vec![vec![], vec![("b".to_owned(), 4), ("c".to_owned(), 5)], vec![]];
+    let blobs = vec![vec![], vec![place("b", 0, 4), place("c", 4, 5)], vec![place("b", 0, 4)]];
     let shape = Shape { groups: 2, items: 3, runs: 4, rows: 5, width: 6, blob_bytes: 9 };
     let (lease, lease_ms, target) = (LEASE, Some(7), 8);
     let head = Head { lease, lease_ms, target, shape, names, blobs };
@@ -424,10 +465,16 @@ fn items_that_no_memory_has_are_refused_before_any_is_taken() {
 fn blobs_that_have_other_bytes_than_told_are_refused() {
     let shape = Shape { groups: 1, items: 1, runs: 1, rows: 1, width: 1, blob_bytes: 5 };
     let lease = Lease { batch: 1, rank: 0, attempt: 1 };
-    let (names, blobs) = (vec![Default::default()], vec![vec![("x".to_owned(), 6)]]);
-    let head = Head { lease, lease_ms: None, target: 0, shape, names, blobs };
-    let error = DeliveryHead { id: 1, head }.bytes(&config("x")).unwrap_err();
-    assert!(error.to_string().contains("bytes of blobs: expected 5, got 6"), "{error}");
+    let refused = |blobs| {
+        let (names, shape, blobs) = (vec![Default::default()], shape.clone(), vec![blobs]);
+        let head = Head { lease, lease_ms: None, target: 0, shape, names, blobs };
+        DeliveryHead { id: 1, head }.bytes(&config("x")).unwrap_err().to_string()
+    };
+    let told = refused(vec![place("x", 0, 6)]);
+    assert!(told.contains("bytes of blobs: expected 5, got 6"), "{told}");
+    // Part of another one.
+    let told = refused(vec![place("x", 0, 5), place("y", 0, 4)]);
+    assert!(told.contains("place of a blob: expected 5, got 0"), "{told}");
 }
 
 #[test]

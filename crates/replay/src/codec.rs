@@ -130,6 +130,8 @@ pub trait Decode: Sized {
 }
 
 /// Where the bytes are that are apart from a head, one piece after the other.
+///
+/// A piece may be there again, where the bulk [keeps](Bulk::again) those before.
 pub trait Bulk {
     /// The next `len` bytes.
     ///
@@ -137,7 +139,18 @@ pub trait Bulk {
     ///
     /// [`CodecError::Truncated`] when fewer are left.
     fn piece(&mut self, field: &'static str, len: u32) -> Result<Vec<u8>, CodecError>;
+
+    /// Takes note of a piece that may be there again.
+    fn keep(&mut self, _piece: &Arc<Vec<u8>>) {}
+
+    /// A piece that was kept, by its number.
+    fn again(&mut self, _number: u32) -> Option<Arc<Vec<u8>>> {
+        None
+    }
 }
+
+/// Stands for a length: the number of a piece that is there again follows.
+pub const AGAIN: u32 = u32::MAX;
 
 impl Bulk for Reader<'_> {
     fn piece(&mut self, field: &'static str, len: u32) -> Result<Vec<u8>, CodecError> {
@@ -196,6 +209,24 @@ impl<'a> Reader<'a> {
             Some(bulk) => bulk.piece(field, len),
             None => Reader::new(&[]).bytes(field, len as usize).map(<[u8]>::to_vec),
         }
+    }
+
+    /// As [`Reader::piece`], of bytes that may be there again.
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`CodecError::Meaningless`] for one that was not there before.
+    pub fn shared_piece(&mut self, field: &'static str) -> Result<Arc<Vec<u8>>, CodecError> {
+        if self.left.first_chunk() == Some(&AGAIN.to_le_bytes()) {
+            let (_, number) = (self.u32(field)?, self.u32(field)?);
+            let piece = self.bulk.as_mut().and_then(|bulk| bulk.again(number));
+            return piece.ok_or(CodecError::Meaningless { field, got: number.into() });
+        }
+        let piece = Arc::new(self.piece(field)?);
+        if let Some(bulk) = &mut self.bulk {
+            bulk.keep(&piece);
+        }
+        Ok(piece)
     }
 
     /// The next `len` bytes.

@@ -470,9 +470,15 @@ class RolloutTable:
     def restore(self, version: int) -> None:
         """Continue from the version of a learner that was restored from its own checkpoint.
 
-        All leases end, and their groups are queued again. Room for reservations is counted as if
-        the learner had published ``version`` versions, and all complete groups belonged to the
-        next.
+        All leases end. Those of batches with a ``target`` below ``version`` are acknowledged: the
+        learner's weights have learned from them. The groups of all others are queued again. Room
+        for reservations is counted as if the learner had published ``version`` versions, and all
+        complete groups belonged to the next.
+
+        A learner that samples with a lease, publishes, saves its checkpoint with that version, and
+        then acknowledges the batch uses every group once, wherever it is killed. A lease that ends
+        before this call is queued again by then, so leases must be longer than a restart takes. In
+        a table with a directory they stand still while it is not open.
         """
         self._native.restore(version)
 

@@ -1,9 +1,11 @@
 //! A share of a batch as arrays over one piece of memory.
 
+use std::collections::HashMap;
+
 use echoic_net::client::rollouts::Delivered;
 use echoic_replay::rollouts::RolloutConfig;
 use echoic_replay::rollouts::batch::{
-    Array, Form, GROUP_ARRAYS, Head, ITEM_ARRAYS, Layout, RUN_ARRAYS,
+    Array, BlobPlace, Form, GROUP_ARRAYS, Head, ITEM_ARRAYS, Layout, RUN_ARRAYS,
 };
 use echoic_replay::rollouts::ledger::Share;
 use echoic_replay::spec::Dtype;
@@ -11,7 +13,7 @@ use numpy::PyArrayDescr;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::array;
 use crate::dtype;
@@ -177,20 +179,29 @@ impl RolloutBatch {
             }
         }
         let blobs = PyDict::new(py);
-        let mut at = all.next().map_or(0, |array| array.start);
+        let first = all.next().map_or(0, |array| array.start);
+        // Items that share a blob share the object.
+        let mut known: HashMap<(u64, u32), Bound<'py, PyBytes>> = HashMap::new();
         for (item, named) in head.blobs.iter().enumerate().filter(|(_, named)| !named.is_empty()) {
             let of_item = PyDict::new(py);
-            for (name, len) in named {
-                let len = *len as usize;
-                if at + len > arrays.bytes {
-                    return Err(rollout_error(py, "the batch has fewer bytes than its blobs"));
+            for BlobPlace { name, start: place, bytes } in named {
+                if let Some(blob) = known.get(&(*place, *bytes)) {
+                    of_item.set_item(name, blob)?;
+                    continue;
                 }
+                let len = *bytes as usize;
+                let at = usize::try_from(*place).ok().and_then(|place| first.checked_add(place));
+                let at = at.filter(|at| at.checked_add(len).is_some_and(|end| end <= arrays.bytes));
+                let Some(at) = at else {
+                    return Err(rollout_error(py, "the batch has fewer bytes than its blobs"));
+                };
                 let data = start.wrapping_add(at);
                 // SAFETY: inside the memory, as was checked, initialised, and written by nobody: the caller's
                 // promise.
-                let bytes = unsafe { std::slice::from_raw_parts(data, len) };
-                of_item.set_item(name, pyo3::types::PyBytes::new(py, bytes))?;
-                at += len;
+                let blob = unsafe { std::slice::from_raw_parts(data, len) };
+                let blob = PyBytes::new(py, blob);
+                of_item.set_item(name, &blob)?;
+                known.insert((*place, *bytes), blob);
             }
             blobs.set_item(item, of_item)?;
         }

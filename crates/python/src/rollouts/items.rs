@@ -1,11 +1,12 @@
 //! Arrays of an item as the bytes that a table keeps, and back.
 
+use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 use echoic_replay::codec::Encode;
-use echoic_replay::rollouts::codec::AppendHead;
-use echoic_replay::rollouts::item::{ColumnUpdate, Finish, Item, Run, Segment, Updates};
+use echoic_replay::rollouts::codec::{AppendHead, BlobHead};
+use echoic_replay::rollouts::item::{Blob, ColumnUpdate, Finish, Item, Run, Segment, Updates};
 use echoic_replay::rollouts::ledger::Hold;
 use echoic_replay::rollouts::schema::MAX_COLUMN_NAME;
 use echoic_replay::rollouts::{Late, RolloutConfig, Schema};
@@ -267,6 +268,27 @@ fn runs(
     Ok(runs)
 }
 
+/// The place of bytes among those that differ. Those of which a few bytes are alike are compared with the last ones of
+/// these only, so that it takes no time that grows with their number.
+fn place_of<'py>(
+    distinct: &mut Vec<Bound<'py, PyBytes>>,
+    alike: &mut HashMap<(usize, [u8; 32]), usize>,
+    blob: Bound<'py, PyBytes>,
+) -> usize {
+    let bytes = blob.as_bytes();
+    let mut few = [0; 32];
+    let step = (bytes.len() / few.len()).max(1);
+    few.iter_mut().zip(bytes.iter().rev().step_by(step)).for_each(|(to, byte)| *to = *byte);
+    match alike.get(&(bytes.len(), few)) {
+        Some(place) if distinct[*place].as_bytes() == bytes => *place,
+        _ => {
+            alike.insert((bytes.len(), few), distinct.len());
+            distinct.push(blob);
+            distinct.len() - 1
+        }
+    }
+}
+
 /// The columns or fields that a dict leaves out, of those that it may: a bit for each place.
 fn absent(py: Python<'_>, known: &[Named], late: u64, dict: &Bound<'_, PyDict>) -> PyResult<u64> {
     let mut absent = 0;
@@ -392,8 +414,10 @@ pub struct Flat<'py> {
     absent: Late,
     lengths: Vec<usize>,
     runs: Vec<SmallVec<[Run; 1]>>,
-    /// Of each item, or empty if none has any.
-    blobs: Vec<Vec<(String, Bound<'py, PyBytes>)>>,
+    /// Of each item, or empty if none has any: names, and places among the following.
+    blobs: Vec<Vec<(String, usize)>>,
+    /// The blobs in the order in which they come, those that are alike once.
+    distinct: Vec<Bound<'py, PyBytes>>,
 }
 
 /// The same while no Python code runs.
@@ -404,7 +428,8 @@ pub struct Still<'a> {
     absent: Late,
     lengths: &'a [usize],
     runs: &'a [SmallVec<[Run; 1]>],
-    blobs: Vec<Vec<(&'a str, &'a [u8])>>,
+    blobs: &'a [Vec<(String, usize)>],
+    distinct: Vec<&'a [u8]>,
 }
 
 impl Flat<'_> {
@@ -415,7 +440,7 @@ impl Flat<'_> {
 
     /// How many bytes their tokens and blobs have.
     pub fn bytes(&self) -> usize {
-        let blobs = self.blobs.iter().flatten().map(|(_, blob)| blob.as_bytes().len());
+        let blobs = self.distinct.iter().map(|blob| blob.as_bytes().len());
         self.columns.iter().map(|values| values.len * values.size).sum::<usize>()
             + blobs.sum::<usize>()
     }
@@ -428,13 +453,10 @@ impl Flat<'_> {
     /// For a copy that is made before this thread runs Python code again.
     pub fn still(&self) -> Still<'_> {
         // The objects are kept by `self`, and their bytes never change.
-        let mut blobs = Vec::with_capacity(self.blobs.len());
-        for of_item in &self.blobs {
-            blobs.push(of_item.iter().map(|(name, blob)| (&**name, blob.as_bytes())).collect());
-        }
-        let Self { apart, fields, absent, lengths, runs, .. } = self;
+        let distinct = self.distinct.iter().map(|blob| blob.as_bytes()).collect();
+        let Self { apart, fields, absent, lengths, runs, blobs, .. } = self;
         let (columns, apart, absent) = (pieces(&self.columns), *apart, *absent);
-        Still { columns, apart, fields, absent, lengths, runs, blobs }
+        Still { columns, apart, fields, absent, lengths, runs, blobs, distinct }
     }
 }
 
@@ -459,18 +481,21 @@ impl<'a> Still<'a> {
         if length == 0 { 0 } else { self.absent.columns }
     }
 
-    fn blobs_of(&self, at: usize) -> &[(&'a str, &'a [u8])] {
+    fn blobs_of(&self, at: usize) -> &'a [(String, usize)] {
         self.blobs.get(at).map_or(&[], Vec::as_slice)
     }
 
     /// The items, with memory of their own.
     pub fn owned(&self) -> Vec<(Segment, Finish)> {
+        let distinct: Vec<Blob> =
+            self.distinct.iter().map(|blob| Arc::new(blob.to_vec())).collect();
         let mut start = 0;
         let item = |(at, (length, runs)): (usize, (&usize, &SmallVec<[Run; 1]>))| {
             let (columns, from) = self.columns_of(at, start);
             let bytes = gathered(columns, from, *length);
             start += length;
-            let blob = |(name, blob): &(&str, &[u8])| ((*name).to_owned(), blob.to_vec());
+            let blob =
+                |(name, place): &(String, usize)| (name.clone(), Arc::clone(&distinct[*place]));
             let blobs = self.blobs_of(at).iter().map(blob).collect();
             let (tokens, fields) = (*length as u32, self.fields_of(at).to_vec());
             let absent = self.absent_of(*length);
@@ -488,9 +513,17 @@ impl<'a> Still<'a> {
         };
         // Less than what comes before the fields, with one version.
         let mut out = Vec::with_capacity(self.lengths.len() * 64 + self.fields.len());
+        let mut sent = 0;
         for (at, (length, runs)) in self.lengths.iter().zip(self.runs).enumerate() {
-            let blobs = self.blobs_of(at).iter().map(|(name, blob)| (*name, blob.len() as u32));
-            let blobs: SmallVec<[(&str, u32); 2]> = blobs.collect();
+            let blobs = self.blobs_of(at).iter().map(|(name, place)| {
+                let head = match *place < sent {
+                    true => BlobHead::Again(*place as u32),
+                    false => BlobHead::Bytes(self.distinct[*place].len() as u32),
+                };
+                sent = sent.max(place + 1);
+                (name.as_str(), head)
+            });
+            let blobs: SmallVec<[(&str, BlobHead); 2]> = blobs.collect();
             AppendHead {
                 hold,
                 item: first + at as u32,
@@ -509,15 +542,18 @@ impl<'a> Still<'a> {
 
     /// Their tokens and blobs, as such heads name them.
     pub fn fill(&self, mut to: &mut [u8]) {
-        let mut start = 0;
+        let (mut start, mut sent) = (0, 0);
         for (at, length) in self.lengths.iter().enumerate() {
             let (columns, from) = self.columns_of(at, start);
             to = gather(columns, from, *length, to);
             start += length;
-            for (_, blob) in self.blobs_of(at) {
-                let (here, behind) = to.split_at_mut(blob.len());
-                here.copy_from_slice(blob);
-                to = behind;
+            for (_, place) in self.blobs_of(at) {
+                if *place < sent {
+                    continue;
+                }
+                let (here, behind) = to.split_at_mut(self.distinct[*place].len());
+                here.copy_from_slice(self.distinct[*place]);
+                (to, sent) = (behind, place + 1);
             }
         }
     }
@@ -606,7 +642,7 @@ impl Columns {
         let mut named = Vec::new();
         for (name, blob) in blobs.into_iter().flat_map(|blobs| blobs.iter()) {
             let bytes = blob.cast::<PyBytes>()?.as_bytes();
-            named.push((name.extract()?, copying(py, bytes.len(), || bytes.to_vec())));
+            named.push((name.extract()?, Arc::new(copying(py, bytes.len(), || bytes.to_vec()))));
         }
         Ok(Finish { fields: bytes, absent, blobs: named })
     }
@@ -778,14 +814,22 @@ impl Columns {
                 format!("blobs: expected a mapping or None for each of {wanted} items, got {got}");
             return Err(spec_error(py, text));
         }
-        let of_item = |blobs: Option<Bound<'py, PyDict>>| {
-            let named = blobs.iter().flat_map(|blobs| blobs.iter());
-            let named =
-                named.map(|(name, blob)| Ok((name.extract()?, blob.cast_into::<PyBytes>()?)));
-            named.collect::<PyResult<_>>()
-        };
-        let blobs = blobs.into_iter().map(of_item).collect::<PyResult<_>>()?;
-        Ok(Flat { columns, apart, fields, absent, lengths, runs, blobs })
+        let (mut named, mut distinct) = (Vec::with_capacity(blobs.len()), Vec::new());
+        let (mut objects, mut alike) = (HashMap::new(), HashMap::new());
+        for of_item in blobs {
+            let mut places = Vec::new();
+            for (name, blob) in of_item.iter().flat_map(|blobs| blobs.iter()) {
+                let blob = blob.cast_into::<PyBytes>()?;
+                let place = match objects.get(&blob.as_ptr()) {
+                    Some(place) => *place,
+                    None => place_of(&mut distinct, &mut alike, blob.clone()),
+                };
+                objects.insert(blob.as_ptr(), place);
+                places.push((name.extract()?, place));
+            }
+            named.push(places);
+        }
+        Ok(Flat { columns, apart, fields, absent, lengths, runs, blobs: named, distinct })
     }
 
     /// What is there of an item: its tokens by column, and their versions.

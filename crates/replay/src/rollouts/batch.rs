@@ -4,10 +4,13 @@
 //! each item; or *packed*, several items in a row. The bytes of tokens are copied once, from where a producer's
 //! segment is to where the consumer looks.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use echoic_primitives::packing::{Method, pack};
 
 use super::config::{OnStale, RolloutConfig};
-use super::item::{Group, Item};
+use super::item::{Blob, Group, Item};
 use super::ledger::{Lease, Share};
 use crate::codec::{CodecError, Encode, Reader, write_count};
 use crate::spec::Dtype;
@@ -137,8 +140,19 @@ impl Shape {
     }
 }
 
-/// The names and lengths of an item's blobs.
-pub type Blobs = Vec<(String, u32)>;
+/// Where a blob of an item is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlobPlace {
+    /// Its name.
+    pub name: String,
+    /// Where it begins among the bytes of all blobs. Several may be in one place, if they are alike.
+    pub start: u64,
+    /// How many bytes.
+    pub bytes: u32,
+}
+
+/// The blobs of an item.
+pub type Blobs = Vec<BlobPlace>;
 
 /// The description of a share beside its arrays.
 #[derive(Debug, Clone, PartialEq)]
@@ -153,7 +167,7 @@ pub struct Head {
     pub shape: Shape,
     /// The key and the source of each group.
     pub names: Vec<(String, String)>,
-    /// Of each item; their bytes lie one after the other.
+    /// Of each item; their bytes lie one after the other, and once where they are in one place.
     pub blobs: Vec<Blobs>,
 }
 
@@ -214,6 +228,9 @@ pub struct Layout<'a> {
     arrays: Arrays,
     /// The first cell of each item.
     starts: Vec<usize>,
+    /// Where the blobs of each item are, and the bytes in these places, one after the other.
+    places: Vec<Blobs>,
+    blobs: Vec<&'a Blob>,
 }
 
 impl<'a> Layout<'a> {
@@ -265,17 +282,17 @@ impl<'a> Layout<'a> {
                 (packing.row_count, width, starts)
             }
         };
-        let blobs = items().flat_map(|item| item.finish.iter().flat_map(|finish| &finish.blobs));
+        let (places, blobs) = place_blobs(items());
         let shape = Shape {
             groups: share.groups.len(),
             items: lengths.len(),
             runs: items().map(|item| item.runs().count()).sum(),
             rows,
             width,
-            blob_bytes: blobs.map(|(_, bytes)| bytes.len()).sum(),
+            blob_bytes: blobs.iter().map(|bytes| bytes.len()).sum(),
         };
         let arrays = shape.arrays(config)?;
-        Ok(Self { share, config, shape, arrays, starts })
+        Ok(Self { share, config, shape, arrays, starts, places, blobs })
     }
 
     /// How many bytes it takes.
@@ -286,17 +303,13 @@ impl<'a> Layout<'a> {
     /// The description beside the bytes.
     pub fn head(&self) -> Head {
         let Share { lease, lease_ms, target, groups } = self.share;
-        let blobs = |item: &Item| {
-            let blobs = item.finish.iter().flat_map(|finish| &finish.blobs);
-            blobs.map(|(name, bytes)| (name.clone(), bytes.len() as u32)).collect()
-        };
         Head {
             lease: *lease,
             lease_ms: *lease_ms,
             target: *target,
             shape: self.shape.clone(),
             names: groups.iter().map(|group| (group.key.clone(), group.source.clone())).collect(),
-            blobs: groups.iter().flat_map(|group| &group.items).map(blobs).collect(),
+            blobs: self.places.clone(),
         }
     }
 
@@ -370,12 +383,10 @@ impl<'a> Layout<'a> {
             }
         }
         let Some(mut out) = arrays.next() else { return };
-        for finish in self.items().filter_map(|item| item.finish.as_ref()) {
-            for (_, bytes) in &finish.blobs {
-                let (here, behind) = out.split_at_mut(bytes.len());
-                here.copy_from_slice(bytes);
-                out = behind;
-            }
+        for bytes in &self.blobs {
+            let (here, behind) = out.split_at_mut(bytes.len());
+            here.copy_from_slice(bytes);
+            out = behind;
         }
     }
 
@@ -416,6 +427,24 @@ impl<'a> Layout<'a> {
             }
         }
     }
+}
+
+/// Where the blobs of each item go, and which go there: those that several items share once.
+fn place_blobs<'a>(items: impl Iterator<Item = &'a Item>) -> (Vec<Blobs>, Vec<&'a Blob>) {
+    let (mut starts, mut blobs, mut end) = (HashMap::new(), Vec::new(), 0);
+    let mut place = |(name, blob): &'a (String, Blob)| {
+        let start = *starts.entry(Arc::as_ptr(blob)).or_insert_with(|| {
+            blobs.push(blob);
+            end += blob.len() as u64;
+            end - blob.len() as u64
+        });
+        BlobPlace { name: name.clone(), start, bytes: blob.len() as u32 }
+    };
+    let of_item = |item: &'a Item| {
+        item.finish.iter().flat_map(|finish| &finish.blobs).map(&mut place).collect()
+    };
+    let places = items.map(of_item).collect();
+    (places, blobs)
 }
 
 fn put_numbers(out: Option<&mut [u8]>, numbers: impl Iterator<Item = i64>) {

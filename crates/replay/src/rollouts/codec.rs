@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::batch::{Form, Shape};
+use super::batch::{BlobPlace, Form, Shape};
 use super::config::{Delivery, OnExpiry, OnStale, Order, RolloutConfig};
 use super::filter::{self, Filter};
 use super::idle::{REASONS, Sides};
@@ -25,7 +25,7 @@ use super::schema::{Column, Late, Schema};
 use super::starvation::Hunger;
 use super::table::{CallError, RolloutInfo};
 use crate::WaitReason;
-use crate::codec::{CodecError, Decode, Encode, Reader, write_count};
+use crate::codec::{AGAIN, CodecError, Decode, Encode, Reader, write_count};
 use crate::limiter::Parameters;
 use crate::spec::Dtype;
 use crate::waits::Waits;
@@ -94,6 +94,7 @@ fields! {
         updates: Option<Arc<Updates>>,
     }
     Run { version: i64, tokens: u32 }
+    BlobPlace { name: String, start: u64, bytes: u32 }
     Shape { groups: usize, items: usize, runs: usize, rows: usize, width: usize, blob_bytes: usize }
 }
 
@@ -363,7 +364,7 @@ impl Decode for Finish {
         let count = from.count::<(String, u32)>("blobs")?;
         let mut blobs = Vec::with_capacity(count);
         for _ in 0..count {
-            blobs.push((from.get("name of a blob")?, from.piece("bytes of a blob")?));
+            blobs.push((from.get("name of a blob")?, from.shared_piece("bytes of a blob")?));
         }
         Ok(Self { fields, absent, blobs })
     }
@@ -371,7 +372,7 @@ impl Decode for Finish {
 
 impl Finish {
     fn bulk(&self) -> impl Iterator<Item = &[u8]> {
-        self.blobs.iter().map(|(_, bytes)| &**bytes)
+        self.blobs.iter().map(|(_, bytes)| bytes.as_slice())
     }
 }
 
@@ -408,8 +409,26 @@ impl Item {
     }
 }
 
-/// The fields of an item and those that are left out, and the names and lengths of its blobs.
-pub type FinishHead<'a> = ((&'a [u8], u64), &'a [(&'a str, u32)]);
+/// The bytes of a blob, for the head of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlobHead {
+    /// So many, in the bulk.
+    Bytes(u32),
+    /// Those of the blob with this number of those in the bulk of the request.
+    Again(u32),
+}
+
+impl Encode for BlobHead {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Bytes(bytes) => bytes.encode(out),
+            Self::Again(number) => (AGAIN, *number).encode(out),
+        }
+    }
+}
+
+/// The fields of an item and those that are left out, and its blobs.
+pub type FinishHead<'a> = ((&'a [u8], u64), &'a [(&'a str, BlobHead)]);
 
 /// The description of tokens whose bytes are in the bulk. It has the bytes of a [`Change::Append`], for callers without
 /// tokens of its own.

@@ -36,6 +36,9 @@ impl Segment {
     }
 }
 
+/// Bytes that may be several items'.
+pub type Blob = Arc<Vec<u8>>;
+
 /// What a producer adds to an item when it is finished.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Finish {
@@ -43,8 +46,45 @@ pub struct Finish {
     pub fields: Vec<u8>,
     /// The fields that are left out: a bit for each place.
     pub absent: u64,
-    /// Bytes under names: text, images, arrays as the layers above write them.
-    pub blobs: Vec<(String, Vec<u8>)>,
+    /// Bytes under names: text, images, arrays as the layers above write them. Items of a group share those that are
+    /// alike.
+    pub blobs: Vec<(String, Blob)>,
+}
+
+impl Finish {
+    /// The end with blobs of other items where they have the same bytes; `None` if there is nothing to share. To find
+    /// out takes no longer than to read its blobs twice.
+    pub fn sharing(&self, others: &[Item]) -> Option<Self> {
+        if self.blobs.is_empty() {
+            return None;
+        }
+        let mut shared = None;
+        let ends = || others.iter().filter_map(|item| item.finish.as_ref());
+        for (at, (name, blob)) in self.blobs.iter().enumerate() {
+            let mut budget = 2 * blob.len();
+            let alike = |other: &&Blob| {
+                other.len() == blob.len()
+                    && !Arc::ptr_eq(other, blob)
+                    && is_same(other, blob, &mut budget)
+            };
+            let named = ends().flat_map(|end| &end.blobs).filter(|(other, _)| other == name);
+            if let Some(found) = named.map(|(_, blob)| blob).find(alike) {
+                let end = shared.get_or_insert_with(|| self.clone());
+                end.blobs[at].1 = Arc::clone(found);
+            }
+        }
+        shared
+    }
+}
+
+/// Whether bytes are the same, as far as the budget of bytes to look at goes; what was looked at is taken from that.
+fn is_same(one: &[u8], other: &[u8], budget: &mut usize) -> bool {
+    const PART: usize = 4096;
+    one.chunks(PART).zip(other.chunks(PART)).all(|(one, other)| {
+        let is_looked_at = *budget >= one.len();
+        *budget = budget.saturating_sub(one.len());
+        is_looked_at && one == other
+    })
 }
 
 /// Values of a whole column that came apart from the tokens.
@@ -160,13 +200,13 @@ impl Item {
     }
 
     /// Takes its end, whose fields count from now on.
-    pub fn end(&mut self, finish: &Arc<Finish>) {
+    pub fn end(&mut self, finish: Arc<Finish>) {
         if let Some(updates) = &mut self.updates
             && updates.fields.iter().any(|(field, _)| finish.absent >> field & 1 == 0)
         {
             Arc::make_mut(updates).fields.retain(|(field, _)| finish.absent >> field & 1 == 1);
         }
-        self.finish = Some(Arc::clone(finish));
+        self.finish = Some(finish);
     }
 
     /// The versions of its tokens, in order.

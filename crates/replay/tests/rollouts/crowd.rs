@@ -227,7 +227,7 @@ impl Crowd {
             _ => match b % 8 {
                 0 => Change::Remove { groups: vec![(a % 16).into(), (a % 16 + 7).into()] },
                 1 | 2 => Change::Sample(Want { size: Size::Groups(groups), ..self.want }),
-                3 => Change::Restore { version: (self.version - i64::from(a % 4)).max(0) },
+                3 => Change::Restore { version: (self.version + 1 - i64::from(a % 5)).max(0) },
                 4 => Change::Deepen { depth: a % 3 },
                 5 => Change::Tick,
                 _ => Change::Reprioritize { priorities: vec![((a % 16).into(), f64::from(b % 5))] },

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use echoic_replay::codec::Encode;
 use echoic_replay::rollouts::filter::Filter;
 use echoic_replay::rollouts::item::{Item, Updates};
 use echoic_replay::rollouts::ledger::{
-    Append, Change, ChangeError, GroupStatus, Hold, Outcome, Reservation, Update,
+    Append, Change, ChangeError, GroupStatus, Hold, Ledger, Outcome, Reservation, Update,
 };
 use echoic_replay::rollouts::{OnExpiry, OnStale, RolloutConfig};
 
@@ -250,6 +251,30 @@ fn values_of_tokens_count_for_these_and_an_end_that_has_them_for_fields() {
     assert_eq!(updated(&mut table, masked), GroupStatus::Complete);
     let share = table.take(1).expect("a batch");
     assert_eq!(share.groups[0].items[0].field(0, 0..8), Some(&2f64.to_le_bytes()[..]));
+}
+
+#[test]
+fn blobs_with_the_same_bytes_are_one_in_a_group() {
+    let mut table = Table::new(RolloutConfig { group_size: 3, max_blob_bytes: 64, ..unpaced() });
+    let hold = table.open();
+    for (item, blob) in [(0, 9), (1, 8), (2, 9)] {
+        table.append(Append { finish: finish(0.0, blob), ..whole(hold, item, 0, 1) });
+    }
+    let is_shared = |items: &[Item]| {
+        let blobs: Vec<_> =
+            items.iter().map(|item| &item.finish.as_ref().expect("an end").blobs[0].1).collect();
+        assert_eq!(blobs.iter().map(|blob| blob.len()).collect::<Vec<_>>(), [9, 8, 9]);
+        Arc::ptr_eq(blobs[0], blobs[2])
+    };
+    let moment = table.ledger.save();
+    let (mut numbers, mut bulk) = (Vec::new(), Vec::new());
+    moment.encode(&mut numbers);
+    moment.bulk().for_each(|piece| bulk.extend_from_slice(piece));
+    let config = Arc::clone(table.ledger.config());
+    let share = table.take(1).expect("a batch");
+    assert!(is_shared(&share.groups[0].items));
+    table.ledger = Ledger::load(config, &numbers, &mut &*bulk).expect("what was saved");
+    assert!(is_shared(&table.take(1).expect("a batch").groups[0].items));
 }
 
 #[test]

@@ -104,6 +104,31 @@ fn at_most_once_delivers_nothing_again() {
 }
 
 #[test]
+fn what_made_the_version_of_a_restored_learner_is_used_up() {
+    let mut table = Table::new(unpaced());
+    for _ in 0..6 {
+        table.group(0);
+    }
+    let learned = table.take(2).expect("a batch");
+    table.publish(1);
+    let (lost, back) = (table.take(2).expect("a batch"), table.take(1).expect("a batch"));
+    assert_eq!((learned.target, lost.target), (0, 1));
+    table.apply(Change::Nack(back.lease)).expect("given back");
+    table.apply(Change::Restore { version: 1 }).expect("restores");
+    let counts = table.ledger.counts();
+    assert_eq!((counts.acked, counts.returned), (2, 3));
+    for lease in [learned.lease, lost.lease] {
+        let refused = table.apply(Change::Ack(lease));
+        assert!(matches!(refused, Err(ChangeError::Fenced { .. })), "{refused:?}");
+    }
+    // What was delivered for version 2 is there again, before what never was.
+    assert_eq!(table.ledger.totals().queued, 4);
+    assert_eq!(ids(&table.take(2).expect("a batch")), ids(&lost));
+    table.apply(Change::Restore { version: 0 }).expect("restores");
+    assert_eq!((table.ledger.totals().queued, table.ledger.counts().acked), (4, 2));
+}
+
+#[test]
 fn a_learner_that_lost_a_batch_gets_another_one_for_the_same_step() {
     let once = RolloutConfig { delivery: Delivery::AtMostOnce, max_lag: Some(0), ..config() };
     let mut table = Table::new(once);

@@ -293,6 +293,11 @@ impl World {
                 self.waiting.retain(|(batch, _)| self.batches[batch].target >= *version);
             }
             (Change::Restore { version }, Ok(_)) => {
+                for (lease, _) in self.crowd.leases.clone() {
+                    if self.batches[&lease.batch].target < *version {
+                        self.done(lease);
+                    }
+                }
                 self.crowd.hear(change, outcome);
                 self.look_for_what_came_back();
                 self.waiting.clear();

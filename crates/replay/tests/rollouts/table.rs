@@ -82,7 +82,7 @@ pub fn update(hold: Hold, item: u32, tokens: u32, reward: f64) -> Update {
 pub fn finish(reward: f64, blob: u32) -> Option<Arc<Finish>> {
     let blobs = match blob {
         0 => Vec::new(),
-        len => vec![("text".to_owned(), vec![len as u8; len as usize])],
+        len => vec![("text".to_owned(), Arc::new(vec![len as u8; len as usize]))],
     };
     Some(Arc::new(Finish { fields: reward.to_le_bytes().to_vec(), absent: 0, blobs }))
 }

@@ -1,8 +1,9 @@
 //! Changes and wishes, on their way to a rollout table, and what came of them.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
-use echoic_replay::codec::{Encode, Reader};
+use echoic_replay::codec::{CodecError, Encode, Reader};
 use echoic_replay::rollouts::batch::Form;
 use echoic_replay::rollouts::ledger::{Change, ChangeError, Outcome, Want};
 
@@ -72,10 +73,30 @@ pub struct Wish {
     pub area: Option<Area>,
 }
 
+/// The bulk of a request, in which a blob may be there again.
+struct Kept<'a> {
+    left: Reader<'a>,
+    pieces: Vec<Arc<Vec<u8>>>,
+}
+
+impl echoic_replay::codec::Bulk for Kept<'_> {
+    fn piece(&mut self, field: &'static str, len: u32) -> Result<Vec<u8>, CodecError> {
+        echoic_replay::codec::Bulk::piece(&mut self.left, field, len)
+    }
+
+    fn keep(&mut self, piece: &Arc<Vec<u8>>) {
+        self.pieces.push(Arc::clone(piece));
+    }
+
+    fn again(&mut self, number: u32) -> Option<Arc<Vec<u8>>> {
+        self.pieces.get(number as usize).map(Arc::clone)
+    }
+}
+
 impl Changes<'_> {
     /// The changes, whose bulk is this. One that may be kept waiting must be alone, and a sample is not among them.
     pub fn decode(&self, bulk: &[u8]) -> Result<Vec<Change>, WireError> {
-        let mut bulk = Reader::new(bulk);
+        let mut bulk = Kept { left: Reader::new(bulk), pieces: Vec::new() };
         let mut head = Reader::with_bulk(&self.head, &mut bulk);
         // Each has a byte at least, so this is memory for what is there.
         let mut changes = Vec::with_capacity((self.count as usize).min(self.head.len()));
@@ -89,7 +110,7 @@ impl Changes<'_> {
             changes.push(change);
         }
         head.end("changes")?;
-        bulk.end("bulk of changes")?;
+        bulk.left.end("bulk of changes")?;
         Ok(changes)
     }
 }

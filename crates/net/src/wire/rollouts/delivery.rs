@@ -3,9 +3,11 @@
 //! That piece begins at a multiple of [`ALIGNMENT`] from the start of the payload, so that a payload that is read to
 //! such an address can be looked at where it is; or it is in the client's arena.
 
+use std::collections::HashSet;
+
 use echoic_replay::codec::{Encode, Reader};
 use echoic_replay::rollouts::RolloutConfig;
-use echoic_replay::rollouts::batch::Head;
+use echoic_replay::rollouts::batch::{BlobPlace, Head};
 
 use crate::wire::WireError;
 use crate::wire::tables::{ALIGNMENT, MAX_BATCH};
@@ -54,10 +56,19 @@ impl DeliveryHead {
     /// How many bytes the arrays have, in a table with these settings; checks that the sizes are consistent.
     pub fn bytes(&self, config: &RolloutConfig) -> Result<usize, WireError> {
         let Head { shape, blobs, .. } = &self.head;
-        let told = blobs.iter().flatten().map(|(_, len)| u64::from(*len));
-        let told = told.fold(0, u64::saturating_add);
-        if told != shape.blob_bytes as u64 {
-            let (expected, got) = (shape.blob_bytes as u64, told);
+        // Each is behind those before it, or where one of them is.
+        let (mut known, mut end) = (HashSet::new(), 0_u64);
+        for BlobPlace { start, bytes, .. } in blobs.iter().flatten() {
+            if known.insert((*start, *bytes)) {
+                if *start != end {
+                    let (expected, got) = (end, *start);
+                    return Err(WireError::Sequence { field: "place of a blob", expected, got });
+                }
+                end = end.saturating_add((*bytes).into());
+            }
+        }
+        if end != shape.blob_bytes as u64 {
+            let (expected, got) = (shape.blob_bytes as u64, end);
             return Err(WireError::Sequence { field: "bytes of blobs", expected, got });
         }
         let arrays = shape.arrays(config);

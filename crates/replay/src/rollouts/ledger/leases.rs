@@ -334,14 +334,16 @@ impl Ledger {
         }
     }
 
-    /// Ends all batches; their groups are queued, unless they are delivered once and were.
-    pub(super) fn take_back_all(&mut self) {
+    /// Ends all batches. What a consumer has of batches that update an earlier version than this one is used up: this
+    /// one was made of it. All other groups are queued, unless they are delivered once and were.
+    pub(super) fn end_all(&mut self, version: i64) {
         for (number, batch) in std::mem::take(&mut self.state.batches) {
             for (rank, part) in (0..).zip(batch.shares) {
                 if let PartState::Out(until) = part.state {
                     self.derived.due.remove(&(until, Due::Lease(number, rank)));
                 }
                 match (self.config.delivery, part.state) {
+                    (_, PartState::Out(_)) if batch.target < version => self.use_up(&part.groups),
                     (Delivery::AtMostOnce, PartState::Out(_)) => self.lose(part.groups),
                     _ => self.return_groups(&part.groups),
                 }

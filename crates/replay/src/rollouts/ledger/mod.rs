@@ -379,12 +379,12 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Goes back, or on, to the learner's version: what was delivered and not used up is there again, and
-    /// reservation counts as if exactly that many versions had been made.
+    /// Goes back, or on, to the learner's version: what consumers have of batches that made it is used up, what else was
+    /// delivered is there again, and reservation counts as if exactly that many versions had been made.
     fn restore(&mut self, version: i64) -> Outcome {
         (self.state.version, self.changed) = (version, true);
         (self.state.target, self.state.taken) = (version, 0);
-        self.take_back_all();
+        self.end_all(version);
         self.sweep();
         let used = version as u64 * self.config.per_version();
         // One that was of use is among those used up, though it may be used again.

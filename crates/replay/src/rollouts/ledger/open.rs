@@ -222,13 +222,14 @@ impl Ledger {
             open.items.push(Item { index, ..Item::default() });
         }
         self.changed = true;
+        let shared = append.finish.as_ref().and_then(|finish| finish.sharing(&open.items));
         let before = (open.age(), open.oldest);
         if let Some(item) = open.items.get_mut(at) {
             if !is_empty {
                 item.segments.push(Arc::clone(&append.segment));
             }
             if let Some(finish) = &append.finish {
-                item.end(finish);
+                item.end(shared.map_or_else(|| Arc::clone(finish), Arc::new));
                 open.finished += u32::from(item.is_whole());
                 open.priority = append.priority;
             }

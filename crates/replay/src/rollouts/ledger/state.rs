@@ -448,6 +448,16 @@ fn check_item(config: &RolloutConfig, item: &Item) -> Result<(), StateError> {
     Ok(())
 }
 
+/// Has items of a group share blobs that are alike, as they did.
+fn share_blobs(items: &mut [Item]) {
+    for at in 1..items.len() {
+        let Some((before, [item, ..])) = items.split_at_mut_checked(at) else { return };
+        if let Some(shared) = item.finish.as_ref().and_then(|finish| finish.sharing(before)) {
+            item.finish = Some(Arc::new(shared));
+        }
+    }
+}
+
 impl Open {
     /// Checks what was read, and adds what follows from it.
     fn complete(&mut self, config: &RolloutConfig, id: u64) -> Result<(), StateError> {
@@ -464,6 +474,7 @@ impl Open {
         }
         check_priority(self.priority).map_err(|refusal| wrong(refusal.to_string()))?;
         self.items.iter().try_for_each(|item| check_item(config, item))?;
+        share_blobs(&mut self.items);
         self.finished = self.items.iter().filter(|item| item.is_whole()).count() as u32;
         self.oldest = self.items.iter().filter_map(Item::oldest).min();
         ensure((0..).zip(&self.items).all(|(at, item)| item.index == at), || {
@@ -503,6 +514,7 @@ impl Ready {
         group.oldest = items.iter().filter_map(Item::oldest).min().unwrap_or(group.dispatched);
         group.newest = items.iter().filter_map(Item::newest).max().unwrap_or(group.dispatched);
         group.tokens = items.iter().map(|item| u64::from(item.tokens())).sum();
+        share_blobs(&mut group.items);
         Ok(())
     }
 }
