@@ -29,6 +29,8 @@ _MOST = 1024
 _END = 5.0
 # Seconds between two looks whether there is room to send.
 _FIRST_LOOK, _LAST_LOOK = 0.001, 0.02
+# Seconds for which one look sends at most, so that other tasks have their turn.
+_TURN = 0.005
 
 
 async def in_thread(
@@ -186,9 +188,8 @@ class Renewer:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._condition = (
-            threading.Condition()
-        )  # Reentrant: a collected iterator gives reservations back.
+        # Reentrant, since an iterator that is collected meanwhile gives reservations back.
+        self._condition = threading.Condition()
         self._jobs: deque[Callable[[], object]] = deque()
         self._thread: threading.Thread | None = None
         self._is_closed = self._is_busy = False
@@ -255,15 +256,18 @@ class Renewer:
                 if self._is_closed and not jobs:
                     return
             for job in jobs:
-                with contextlib.suppress(EchoicError):
+                with contextlib.suppress(Exception):
                     job()
             self._is_busy = False
             if self._is_watching:
-                self._is_watching = worker._give_back_idle()
+                # First, so that an iteration that begins meanwhile sets it again.
+                self._is_watching = False
+                if worker._give_back_idle():
+                    self._is_watching = True
             now = time.monotonic()
             if now - renewed >= worker._renew_every:
                 renewed = now
-                with contextlib.suppress(EchoicError):
+                with contextlib.suppress(Exception):
                     worker._renew()
 
 
@@ -300,7 +304,9 @@ class SendQueue:
         """Send what there is room for."""
         self._timer = None
         worker, sent = self._worker, False
-        while self._calls and worker._has_room(self._calls[0][0][2]):
+        end = self._loop.time() + _TURN
+        # Large groups take a while to copy.
+        while self._calls and self._loop.time() < end and worker._has_room(self._calls[0][0][2]):
             call, future = self._calls.popleft()
             sent = True
             try:

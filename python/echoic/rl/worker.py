@@ -143,7 +143,10 @@ class Worker:
         self._pending: deque[tuple[RolloutCall, Group, int]] = deque()
         self._pending_bytes = 0
         self._errors: deque[Exception] = deque()
-        self._iterations: weakref.WeakSet[Groups] = weakref.WeakSet()
+        # Held while answers are processed, so that none is waited for.
+        self._collecting = threading.Lock()
+        # Those that may have reservations.
+        self._iterations: set[weakref.ref[Groups]] = set()
         self._send_queues: dict[asyncio.AbstractEventLoop, SendQueue] = {}
         self._reserver = Reserver(self)
         self._renewer = Renewer(self)
@@ -223,6 +226,9 @@ class Worker:
         self, prompt: Any = None, *, key: str | None = None, source: str | None = None
     ) -> Group:
         """Return one group, which is reserved at the beginning of its block.
+
+        With ``partial=True`` too, this is a new group. Only :meth:`groups` goes on with those of
+        workers that died, which take up room until then.
 
         Args:
             prompt: Anything.
@@ -306,14 +312,15 @@ class Worker:
 
     def _watch(self, groups: Groups) -> None:
         """Give reservations of an iteration back when they are not used soon."""
-        self._iterations.add(groups)
+        self._iterations.add(weakref.ref(groups))
         self._renewer.watch()
 
     def _give_back_idle(self) -> bool:
         """Give back reservations that were not used since the last call; whether some are left."""
-        for groups in list(self._iterations):
-            if groups._is_idle():
-                self._iterations.discard(groups)
+        for found in list(self._iterations):
+            groups = found()
+            if groups is None or groups._is_idle():
+                self._iterations.discard(found)
         return bool(self._iterations)
 
     def _renew(self) -> None:
@@ -406,17 +413,19 @@ class Worker:
             len(pending) < _MOST_CALLS and size + self._pending_bytes <= _MOST_BYTES
         )
 
-    def _collect(self) -> None:
-        """Process the answers that have arrived."""
+    def _collect(self, *, wait: bool = False) -> None:
+        """Process the answers that have arrived, unless another thread does."""
         pending = self._pending
-        while pending and pending[0][0].is_ready:
-            try:
+        if not pending or not self._collecting.acquire(blocking=wait):
+            return
+        try:
+            while pending and pending[0][0].is_ready:
                 call, group, size = pending.popleft()
-            except IndexError:
-                # Another thread has taken it.
-                return
-            self._pending_bytes -= size
-            self._note(call, group)
+                # Other threads add to it, so that the sum may be wrong by some calls.
+                self._pending_bytes = self._pending_bytes - size if pending else 0
+                self._note(call, group)
+        finally:
+            self._collecting.release()
 
     def _note(self, call: RolloutCall, group: Group) -> None:
         """Take note of an answer."""
@@ -453,7 +462,7 @@ class Worker:
         self._renewer.drain(timeout)
         if self._native is not None and self._pending:
             self._native.flush(timeout)
-        self._collect()
+        self._collect(wait=True)
         self._raise()
 
     async def aflush(self) -> None:
@@ -479,8 +488,9 @@ class Worker:
                 return
             self._is_closed = True
         self._reserver.close(ClosedError(f"{self!r} is closed"))
-        for groups in list(self._iterations):
-            groups._end()
+        for found in list(self._iterations):
+            if (groups := found()) is not None:
+                groups._end()
         for group in list(self._open):
             group._end(GeneratorExit)
         self._renewer.close()
@@ -622,8 +632,9 @@ def _join_in_child() -> None:
     """Forget what is the parent's."""
     for worker in list(_workers):
         if worker._connection._server is None:
-            for groups in list(worker._iterations):
-                groups._given.clear()
+            for found in list(worker._iterations):
+                if (groups := found()) is not None:
+                    groups._given.clear()
             worker._joined = worker._subscription = None
         worker._begin()
 
