@@ -383,11 +383,14 @@ class Model:
         self.version, self.target, self.taken = version, version, 0
         for batch in [self.batches[number] for number in sorted(self.batches)]:
             for share in batch.shares:
-                if share.state == "out" and self.settings.delivery == "at_most_once":
+                if share.state == "out" and batch.target < version:
+                    # This version was made of it.
+                    self._use_up(batch, share)
+                elif share.state == "out" and self.settings.delivery == "at_most_once":
                     self._lose(batch, share)
                 elif share.state != "over":
                     self._return(batch, share)
-            del self.batches[batch.number]
+            self.batches.pop(batch.number, None)
         self._sweep()
         queued = sum(group.status == "complete" for group in self.groups.values())
         self.offset = version * self.per_version + queued - self.counts["accepted"]
