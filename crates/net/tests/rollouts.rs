@@ -485,7 +485,7 @@ fn blobs_come_in_parts_up_to_their_limit() {
             panic!("a batch")
         };
         let finish = share.groups[0].items[0].finish.as_ref().unwrap();
-        assert!(finish.blobs[0].1 == bytes);
+        assert!(*finish.blobs[0].1 == bytes);
         assert_eq!(client.reconnects(), 0);
     });
 }

@@ -149,7 +149,11 @@ impl Updates {
                 let expected = format!("at most max_tokens = {}", config.max_tokens);
                 return Err(value("tokens of an item", expected, tokens));
             }
-            let size = schema.columns.get(*column as usize).map_or(0, |one| one.bytes());
+            let size = schema.columns.get(*column as usize).map_or(0, Column::bytes);
+            if *tokens as usize * size > u32::MAX as usize {
+                let expected = format!("at most {}", u32::MAX);
+                return Err(value("bytes of a column", expected, *tokens as usize * size));
+            }
             if bytes.len() != *tokens as usize * size {
                 let expected = format!("{}, for {tokens} tokens", *tokens as usize * size);
                 return Err(value("bytes of a column", expected, bytes.len()));
