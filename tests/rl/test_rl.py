@@ -425,6 +425,32 @@ def test_a_worker_outlives_its_learner(make: Any, tmp_path: Any) -> None:
     assert sorted(keys, key=int) == [str(number) for number in range(24)]
 
 
+@pytest.mark.parametrize("saved", [3, 2])
+def test_a_learner_that_comes_back_trains_on_each_batch_once(
+    make: Any, tmp_path: Any, saved: int
+) -> None:
+    settings = {"batch": 1, "group": 1, "dir": tmp_path / "run"}
+    run = make(**settings)
+    run.publish()
+    with echoic.rl.join(run) as worker:
+        for group in worker.groups("abcd"):
+            with group:
+                fill(group, 0)
+    batches = run.batches(timeout=5)
+    for key in "abc":
+        assert next(batches).keys == [key]
+        run.publish()
+    # The learner ends before it asks for the next batch, so the last one is not acknowledged.
+    run.close()
+    run = make(**settings)
+    run.restore(saved)
+    assert run.publish() == saved
+    left = "cd"[saved - 2 :]
+    for key, batch in zip(left, run.batches(timeout=5), strict=False):
+        assert batch.keys == [key]
+        run.publish()
+
+
 def test_a_batch_is_acknowledged_when_it_was_learned_from(make: Any) -> None:
     run = make(batch=1, group=1, max_lag=None)
     with echoic.rl.join(run) as worker:

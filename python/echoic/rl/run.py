@@ -31,7 +31,8 @@ class Run:
     """A learner's rollouts, weights and server: workers :func:`join` it.
 
     Args:
-        columns: The name and dtype of each column; every token has a value in each.
+        columns: The name and dtype of each column, or a dtype and a shape such as
+            ``("uint8", (48, 8))``; every token has a value in each.
         fields: The name and dtype of each number that an item has as a whole.
         listen: The addresses for other processes, as those of :class:`echoic.Server`; ``None`` for
             this process only.
