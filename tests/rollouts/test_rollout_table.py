@@ -780,3 +780,12 @@ def test_in_its_process_a_table_answers_at_once(make: Callable[..., RolloutTable
     assert reservation.add(columns(1), fields, wait=False) == "running"
     assert reservation.add(columns(1), fields, wait=False) == "complete"
     table.flush()
+
+
+def test_a_lease_of_a_table_that_is_gone_is_over() -> None:
+    gone, table = (RolloutTable("t", {"tokens": "int32"}, batch_groups=1) for _ in range(2))
+    gone.reserve().add({"tokens": [1]})
+    batch = gone.sample(lease=60)
+    batch._source = table._native
+    with pytest.raises(LeaseError, match="the table never made it, and was started anew since"):
+        batch.ack()

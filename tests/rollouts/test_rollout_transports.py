@@ -693,8 +693,9 @@ def test_a_judge_elsewhere_gives_what_is_late(serve: Callable[..., Served]) -> N
         # A consumer that waits gets the group that an update has completed.
         with ThreadPoolExecutor(1) as pool:
             taken = pool.submit(served.table.sample, lease=60, timeout=60)
-            while not served.table.stats().consumer_waits["GROUP"].waiting:
+            while "GROUP" not in (waits := served.table.stats().consumer_waits):
                 time.sleep(0.001)
+            assert waits["GROUP"].waiting == 1
             judge.update(1, {"logprobs": [0, 0]}, wait=False)
             assert judge.update(1, fields={"reward": 0}) == "complete"
             batch = taken.result()

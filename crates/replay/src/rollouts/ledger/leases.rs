@@ -193,8 +193,9 @@ impl Ledger {
     fn held(&mut self, lease: Lease) -> Result<&mut Part, ChangeError> {
         let Lease { batch, rank, attempt } = lease;
         if batch >= self.state.next_batch || batch == 0 {
-            let expected = "one of those that were made";
-            return Err(value("number of a batch", expected, batch));
+            // The consumer has it from a table that has lost what it knew.
+            let why = "the table never made it, and was started anew since".into();
+            return Err(ChangeError::Fenced { lease, why });
         }
         let is_lost = self.state.generation.has_lost_batch(batch);
         let part = self.state.batches.get_mut(&batch).and_then(|b| b.shares.get_mut(rank as usize));
