@@ -1,11 +1,11 @@
 """Asynchronous GRPO on two CPU cores: a tiny transformer learns to write digits backwards.
 
-Run ``python -m examples.async_grpo learn FOLDER UPDATES`` and ``... work FOLDER SEED`` as often as
-you like. Kill any of them, and start it again: no group is lost, and none is learned from twice.
+Run ``learn FOLDER UPDATES`` and, twice, ``work FOLDER SEED``. Kill any, and start it again.
 """
 
 import json
 import sys
+from contextlib import suppress
 from operator import eq
 from pathlib import Path
 
@@ -41,12 +41,12 @@ def work(folder: Path, seed: int) -> None:
     """Answer prompts for as long as the learner wants answers."""
     model, random = policy(), np.random.default_rng(seed)
     prompts = iter(lambda: [*random.integers(6, size=random.integers(2, 5)).tolist(), SEP], None)
-    with echoic.rl.join(f"unix://{folder}/run.sock", name=f"worker-{seed}") as worker:
+    with suppress(echoic.errors.ClosedError), echoic.rl.join(f"unix://{folder}/run.sock") as worker:
         for group in worker.groups(prompts):
             with group:
                 worker.load(model)  # Newer weights, if there are any.
-                prompt, right = group.prompt, [*group.prompt[-2::-1], END]
-                none = [0] * len(prompt)
+                prompt, none = group.prompt, [0] * len(group.prompt)
+                right = [*prompt[-2::-1], END]
                 for item, drawn, logprobs in zip(group, *answer(model, prompt), strict=True):
                     n = min([*drawn, END].index(END) + 1, len(drawn))
                     made = {"logprobs": none + logprobs[:n], "mask": none + [1] * n}
@@ -77,5 +77,4 @@ def learn(folder: Path, updates: int) -> None:
 
 
 if __name__ == "__main__":
-    main = learn if sys.argv[1] == "learn" else work
-    main(Path(sys.argv[2]).resolve(), int(sys.argv[3]))
+    {"learn": learn, "work": work}[sys.argv[1]](Path(sys.argv[2]).resolve(), int(sys.argv[3]))
