@@ -26,8 +26,8 @@ use crate::wire::WireError;
 use crate::wire::frame::{Header, kind, short};
 use crate::wire::handshake::RefusalCode;
 use crate::wire::weights::{
-    self, ChunkOf, MAX_REGIONS, Need, Publish, Receipt, Region, Want, announce, read_serial,
-    write_serial,
+    self, ChunkOf, LinkSpeed, MAX_REGIONS, Need, Publish, Receipt, Region, Want, announce,
+    read_serial, write_serial,
 };
 use crate::write_buffer::{Piece, WriteBuffer};
 
@@ -49,6 +49,9 @@ struct Sending {
     have: Vec<u64>,
     deltas: DeltaWriter,
     next: usize,
+    since: Instant,
+    /// Bytes sent as they are; `None` once others were, too.
+    whole: Option<usize>,
 }
 
 /// Whether a chunk is still to come.
@@ -102,6 +105,7 @@ pub(crate) struct WeightsSession {
     seat: Option<Seat>,
     want: Option<Want>,
     sending: Option<Sending>,
+    speed: LinkSpeed,
     upload: Option<Upload>,
     /// What the client looks at, by serial number.
     lent: BTreeMap<u64, Arc<Publication>>,
@@ -189,6 +193,7 @@ impl WeightsSession {
             seat: None,
             want: None,
             sending: None,
+            speed: LinkSpeed::default(),
             upload: None,
             lent: BTreeMap::new(),
             regions: VecDeque::new(),
@@ -213,7 +218,8 @@ impl WeightsSession {
             let have = self.want.take().map(|want| want.sums).unwrap_or_default();
             let deltas = DeltaWriter::new(content.bases());
             let transfer = self.store.transfer(latest);
-            self.sending = Some(Sending { transfer, have, deltas, next: 0 });
+            let (since, whole) = (Instant::now(), Some(0));
+            self.sending = Some(Sending { transfer, have, deltas, next: 0, since, whole });
             return Err(Stop::Again);
         };
         if !self.regions.contains(&region) {
@@ -251,7 +257,7 @@ impl WeightsSession {
         }
         let (mut sent, mut saved) = (0, 0);
         let mut stop = Stop::Again;
-        let (started, is_busy) = (Instant::now(), !turn.out.is_empty());
+        let (started, is_slow) = (Instant::now(), self.speed.is_slow());
         for _ in 0..publication.content().map_or(1, |content| most_chunks(content.plan())) {
             if turn.is_full() {
                 stop = Stop::Unsent(turn.shared.credit_bytes());
@@ -267,6 +273,7 @@ impl WeightsSession {
             let Some((content, (chunk, range))) = chunk else {
                 turn.out.write(|out| write_serial(out, kind::END, serial));
                 sending.transfer.count(sent, saved);
+                self.speed.note(sending.whole.unwrap_or(0), sending.since.elapsed());
                 self.sending = None;
                 self.note_announced(&publication);
                 return Err(Stop::Again);
@@ -279,21 +286,19 @@ impl WeightsSession {
             }
             let mut delta = Vec::new();
             let form = base.map_or(ChunkForm::Whole, |base| {
-                sending.deltas.write(content, index, base, is_busy, &mut delta)
+                sending.deltas.write(content, index, base, is_slow, &mut delta)
             });
             if form != ChunkForm::Whole {
                 saved += chunk.bytes.len() - delta.len();
                 sent += delta.len();
+                sending.whole = None;
                 turn.out.write(|out| ChunkOf { form, bytes: &delta, ..chunk }.write(out));
                 continue;
             }
             sent += chunk.bytes.len();
+            sending.whole = sending.whole.map(|whole| whole + chunk.bytes.len());
             turn.out.write(|out| out.extend_from_slice(&chunk.head()));
             turn.out.push(Piece::Shared(Arc::clone(&publication) as _, range));
-            if base.is_some() && !is_busy && sending.deltas.tries() {
-                // While the link is busy with this one, what changed in the next is found out.
-                break;
-            }
         }
         sending.transfer.count(sent, saved);
         Err(stop)

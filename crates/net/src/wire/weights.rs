@@ -6,6 +6,7 @@
 //! [`Receipt`].
 
 use std::ops::Range;
+use std::time::Duration;
 
 use echoic_replay::codec::{Encode, Reader};
 use echoic_replay::weights::{ChunkForm, Content, MAX_CHUNK_BYTES, Plan};
@@ -138,6 +139,31 @@ pub enum Receipt {
     Closed,
     /// It can't be.
     Failed(String),
+}
+
+/// How fast a link carries chunks as they are, as far as that is known: to a slow one it pays to compress what changed.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LinkSpeed {
+    bytes_per_second: Option<f64>,
+}
+
+impl LinkSpeed {
+    /// Below this compressing is faster than the link.
+    const SLOW: f64 = 150e6;
+    /// Fewer bytes say nothing: the system's buffers take them.
+    const LEAST: usize = 16 << 20;
+
+    /// Whether it is known to be slow.
+    pub fn is_slow(self) -> bool {
+        self.bytes_per_second.is_some_and(|speed| speed < Self::SLOW)
+    }
+
+    /// Takes note of a publication that went whole.
+    pub fn note(&mut self, bytes: usize, time: Duration) {
+        if bytes >= Self::LEAST {
+            self.bytes_per_second = Some(bytes as f64 / time.as_secs_f64().max(1e-9));
+        }
+    }
 }
 
 /// What keeps a plan from going over the wire, although it is good in one process.

@@ -71,19 +71,14 @@ impl DeltaWriter {
         Self { bases, untried: 0, failed: 0 }
     }
 
-    /// Whether the next chunk is tried.
-    pub fn tries(&self) -> bool {
-        self.untried == 0
-    }
-
     /// Appends a chunk for a receiver whose chunk has the sum `base`, if that makes it smaller by half. What would have to
-    /// be compressed is, if the link `is_busy`: to one that waits for bytes they go sooner as they are.
+    /// be compressed is, if the link `is_slow`: over others they go sooner as they are.
     pub fn write(
         &mut self,
         content: &Content,
         index: usize,
         base: u64,
-        is_busy: bool,
+        is_slow: bool,
         out: &mut Vec<u8>,
     ) -> ChunkForm {
         if self.untried > 0 {
@@ -94,11 +89,11 @@ impl DeltaWriter {
         let old = base.as_ref().and_then(|base| base.content()?.chunk(index));
         let form = match old.zip(content.chunk(index)) {
             Some((old, new)) if old.len() == new.len() && new.len() >= LEAST => {
-                encode(old, new, width(content.plan(), index), is_busy, out)
+                encode(old, new, width(content.plan(), index), is_slow, out)
             }
             _ => ChunkForm::Whole,
         };
-        if form == ChunkForm::Whole && !is_busy {
+        if form == ChunkForm::Whole && !is_slow {
             return form;
         }
         self.failed = if form == ChunkForm::Whole { self.failed + 1 } else { 0 };
@@ -365,7 +360,7 @@ mod tests {
             let (form, len) = there_and_back(&old, &low_bits, width);
             assert!(form == ChunkForm::Xor && len < old.len() / 4, "{form:?} {len}");
             let idle = encode(&old, &low_bits, width, false, &mut Vec::new());
-            assert_ne!(idle, ChunkForm::Xor, "to a link that waits");
+            assert_ne!(idle, ChunkForm::Xor, "over a fast link");
             assert_eq!(there_and_back(&old, &noise(256 << 10, 2), width).0, ChunkForm::Whole);
         }
         // The parts that are tried are as before, and the rest is not.

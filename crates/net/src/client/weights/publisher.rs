@@ -25,7 +25,7 @@ use crate::transport::Dial;
 use crate::wire::WireError;
 use crate::wire::frame::{Control, HEADER_BYTES, MAX_CONTROL, kind};
 use crate::wire::handshake::{Open, Purpose};
-use crate::wire::weights::{self, ChunkOf, Need, Publish, Receipt, check};
+use crate::wire::weights::{self, ChunkOf, LinkSpeed, Need, Publish, Receipt, check};
 use crate::write_buffer::{Piece, WriteBuffer};
 
 /// How much is written ahead of the link.
@@ -84,6 +84,10 @@ struct Session {
     /// Chunks that the server lacks, and the sums of what it has in their places.
     need: VecDeque<(u32, u64)>,
     deltas: DeltaWriter,
+    speed: LinkSpeed,
+    /// When they began to be sent, and bytes sent as they are; `None` once others were, too.
+    since: Instant,
+    whole: Option<usize>,
     out: WriteBuffer,
     /// How long the server is not left without a word.
     heartbeat: Duration,
@@ -271,6 +275,9 @@ impl Session {
             handshake,
             need: VecDeque::new(),
             deltas: DeltaWriter::default(),
+            speed: LinkSpeed::default(),
+            since: Instant::now(),
+            whole: Some(0),
             out: WriteBuffer::default(),
             heartbeat,
             said: Instant::now(),
@@ -280,6 +287,7 @@ impl Session {
     /// Says what is to be published.
     fn begin(&mut self, publication: &Publication, left: Option<Duration>) {
         self.need.clear();
+        self.whole = Some(0);
         let bases = publication.content().map(Content::bases).unwrap_or_default();
         self.deltas = DeltaWriter::new(bases);
         let content = publication.content().map(|content| {
@@ -335,7 +343,7 @@ impl Session {
 
     /// Writes chunks that are needed, as many as are worth a few system calls.
     fn load(&mut self, publication: &Arc<Publication>) {
-        let (started, is_busy) = (Instant::now(), !self.out.is_empty());
+        let (started, is_slow) = (Instant::now(), self.speed.is_slow());
         while !self.out.is_full(AHEAD)
             && started.elapsed() < LONGEST
             && let Some((index, base)) = self.need.pop_front()
@@ -347,17 +355,16 @@ impl Session {
             let mut delta = Vec::new();
             let form = match base {
                 0 => ChunkForm::Whole,
-                base => self.deltas.write(content, index as usize, base, is_busy, &mut delta),
+                base => self.deltas.write(content, index as usize, base, is_slow, &mut delta),
             };
             if form != ChunkForm::Whole {
+                self.whole = None;
                 self.out.write(|out| ChunkOf { form, bytes: &delta, ..chunk }.write(out));
                 continue;
             }
             self.out.write(|out| out.extend_from_slice(&chunk.head()));
             self.out.push(Piece::Shared(Arc::clone(publication) as _, range));
-            if base != 0 && !is_busy && self.deltas.tries() {
-                break;
-            }
+            self.whole = self.whole.map(|whole| whole + chunk.bytes.len());
         }
     }
 
@@ -386,9 +393,13 @@ impl Session {
             match header.kind {
                 kind::NEED => {
                     let Need { chunks, bases } = Need::read(payload)?;
+                    self.since = Instant::now();
                     self.need.extend(chunks.into_iter().zip(bases));
                 }
-                kind::RECEIPT => receipt = Some(Receipt::read(payload)?),
+                kind::RECEIPT => {
+                    self.speed.note(self.whole.unwrap_or(0), self.since.elapsed());
+                    receipt = Some(Receipt::read(payload)?);
+                }
                 _ => use_control(header, payload, |number| out.pong(number))?,
             }
             input.drain(..HEADER_BYTES + header.len as usize);
