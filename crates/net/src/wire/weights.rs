@@ -142,9 +142,13 @@ pub enum Receipt {
 }
 
 /// How fast a link carries chunks as they are, as far as that is known: to a slow one it pays to compress what changed.
+///
+/// The first publication also waits for the system to give memory, so it takes two to know.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LinkSpeed {
-    bytes_per_second: Option<f64>,
+    measured: u32,
+    /// The most bytes per second.
+    fastest: f64,
 }
 
 impl LinkSpeed {
@@ -155,13 +159,14 @@ impl LinkSpeed {
 
     /// Whether it is known to be slow.
     pub fn is_slow(self) -> bool {
-        self.bytes_per_second.is_some_and(|speed| speed < Self::SLOW)
+        self.measured > 1 && self.fastest < Self::SLOW
     }
 
     /// Takes note of a publication that went whole.
     pub fn note(&mut self, bytes: usize, time: Duration) {
         if bytes >= Self::LEAST {
-            self.bytes_per_second = Some(bytes as f64 / time.as_secs_f64().max(1e-9));
+            self.measured = self.measured.saturating_add(1);
+            self.fastest = self.fastest.max(bytes as f64 / time.as_secs_f64().max(1e-9));
         }
     }
 }
