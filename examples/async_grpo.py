@@ -1,4 +1,4 @@
-"""Asynchronous GRPO on two CPU cores: a tiny transformer learns to write digits backwards.
+"""Asynchronous GRPO on two CPU cores: a tiny transformer learns to write three digits backwards.
 
 Run ``learn FOLDER UPDATES`` and, twice, ``work FOLDER SEED``. Kill any, and start it again.
 """
@@ -40,7 +40,7 @@ def answer(model: TinyTransformer, prompt: list[int]) -> tuple[list[list[int]], 
 def work(folder: Path, seed: int) -> None:
     """Answer prompts for as long as the learner wants answers."""
     model, random = policy(), np.random.default_rng(seed)
-    prompts = iter(lambda: [*random.integers(6, size=random.integers(2, 5)).tolist(), SEP], None)
+    prompts = iter(lambda: [*random.integers(6, size=3).tolist(), SEP], None)
     with suppress(echoic.errors.ClosedError), echoic.rl.join(f"unix://{folder}/run.sock") as worker:
         for group in worker.groups(prompts):
             with group:
@@ -58,7 +58,7 @@ def learn(folder: Path, updates: int) -> None:
     """Learn from groups of answers; go on from what was saved, if there is something."""
     learner = GRPOLearner(policy(), GRPOConfig(learning_rate=3e-3), device="cpu")
     where = {"listen": f"unix://{folder}/run.sock", "dir": folder / "rollouts"}
-    how = {"group": 8, "batch": 16, "max_lag": 2, "filter": "spread(reward) > 0"}
+    how = {"group": 8, "batch": 16, "max_lag": 2}
     with echoic.rl.Run(COLUMNS, FIELDS, **where, **how) as run:
         if (saved := folder / "learner.ckpt").exists():
             learner.load(saved)
