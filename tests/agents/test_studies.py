@@ -41,8 +41,16 @@ def arms_are_all_there(rows: list[Row]) -> None:
     )
 
 
+def each_update_is_there_once(rows: list[Row]) -> None:
+    for is_killed in (False, True):
+        own = [row for row in rows if row["is_killed"] == is_killed]
+        assert [row["version"] for row in own] == list(range(1, 21))
+        assert max(row["lag"] for row in own) <= 2
+
+
 # What a row must be for the study to mean anything, however short it is.
 STUDIES: dict[str, Callable[[list[Row]], None]] = {
+    "async_grpo": each_update_is_there_once,
     "kv_sharing": same_tokens_for_less,
     "plans_minigrid": arms_are_all_there,
     "plans_tmaze": arms_are_all_there,
