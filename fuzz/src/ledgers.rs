@@ -7,7 +7,9 @@ use echoic_replay::rollouts::item::{Finish, Run, Segment};
 use echoic_replay::rollouts::ledger::{
     Append, Balance, Change, Hold, Ledger, Outcome, Reserve, Size, Want,
 };
-use echoic_replay::rollouts::{Column, Delivery, Late, OnExpiry, OnStale, Order, RolloutConfig, Schema};
+use echoic_replay::rollouts::{
+    Column, Delivery, Late, OnExpiry, OnStale, Order, RolloutConfig, Schema,
+};
 
 /// Groups of two items of a byte per token; the bits of `choice` say of which kind.
 pub fn config(choice: u8) -> Arc<RolloutConfig> {

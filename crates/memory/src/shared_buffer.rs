@@ -31,7 +31,7 @@ use crate::region::Region;
 /// Shared buffers of other processes have whole pages.
 const PAGE: usize = 4096;
 /// How many bytes of pages are asked for at once: some ten milliseconds.
-pub const PIECE: usize = 16 << 20;
+const PIECE: usize = 16 << 20;
 
 /// What tells the shared buffers of a process apart.
 static BUFFERS: AtomicU64 = AtomicU64::new(0);
@@ -60,30 +60,27 @@ pub struct Pages(Arc<Memory>);
 #[derive(Debug)]
 struct Memory {
     region: Region,
-    /// Where those pages end that were asked for.
+    /// Where those pages end that are there.
     next: AtomicUsize,
 }
 
 impl Pages {
-    /// Has the system give the next [piece](PIECE): whether there was one.
+    /// Has the system give the next piece: whether there was one.
     ///
     /// # Errors
     ///
     /// [`AllocError::Refused`] when there are too few pages.
     pub fn populate_next(&self) -> Result<bool, AllocError> {
         let Memory { region, next } = &*self.0;
-        if next.load(Ordering::Acquire) >= region.len() {
-            return Ok(false);
-        }
-        let start = next.fetch_add(PIECE, Ordering::AcqRel);
+        let start = next.load(Ordering::Acquire);
         if start >= region.len() {
             return Ok(false);
         }
-        let populated = region.populate(start..region.len().min(start + PIECE));
-        if populated.is_err() {
-            next.fetch_min(start, Ordering::AcqRel);
-        }
-        populated.map(|()| true)
+        let end = region.len().min(start + PIECE);
+        // Two threads may ask for the same piece: what counts as there must not depend on whether another one gets it.
+        region.populate(start..end)?;
+        next.fetch_max(end, Ordering::AcqRel);
+        Ok(true)
     }
 
     /// Whether the buffer is still there.
@@ -110,7 +107,7 @@ impl SharedBuffer {
         Self { pages, id: BUFFERS.fetch_add(1, Ordering::Relaxed), is_zeroed: true }
     }
 
-    /// Has the system give all pages that are not there yet, together with those that have its [`Pages`].
+    /// Has the system give all pages that are not there yet.
     ///
     /// # Errors
     ///
@@ -120,7 +117,7 @@ impl SharedBuffer {
         Ok(())
     }
 
-    /// Has the system give the pages of these bytes, unless that was asked for.
+    /// Has the system give the pages of these bytes, unless they are there.
     ///
     /// # Errors
     ///
@@ -133,7 +130,7 @@ impl SharedBuffer {
         region.populate(range)
     }
 
-    /// Whether all pages were asked for.
+    /// Whether all pages are there.
     pub fn is_populated(&self) -> bool {
         self.pages.0.next.load(Ordering::Acquire) >= self.len()
     }

@@ -539,6 +539,31 @@ fn heard_after_a_loss(receipt: Receipt) -> Result<(), PublishError> {
 }
 
 #[test]
+fn a_server_that_needs_more_chunks_than_there_are_is_not_answered() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address: Address = format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let publication = publish(&WeightStore::default(), 1, &plan(100));
+    for need in
+        [Need { chunks: vec![0, 0], bases: vec![0, 0] }, Need { chunks: vec![0], bases: vec![] }]
+    {
+        let mut publisher =
+            WeightPublisher::new(dial_to(&address, &TlsFiles::default()).unwrap(), None);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut peer = Peer::server(&listener);
+                peer.expect(kind::PUBLISH);
+                peer.say(|out| need.write(out));
+                // Whatever comes until the connection ends.
+                let _ = std::io::copy(&mut peer.stream, &mut std::io::sink());
+            });
+            let refused = soon(|wait| publisher.publish(&publication, wait)).unwrap_err();
+            assert!(refused.to_string().contains("chunks that are needed"), "{refused}");
+            drop(publisher);
+        });
+    }
+}
+
+#[test]
 fn a_publication_that_is_tried_again_is_told_from_that_of_another_learner() {
     heard_after_a_loss(Receipt::Same).unwrap();
     let other = heard_after_a_loss(Receipt::Stale { latest: 4 }).unwrap_err();

@@ -1,6 +1,8 @@
 //! What a store of weights promises to learners and workers.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use echoic_replay::stream::Wait;
@@ -221,6 +223,29 @@ fn a_store_that_follows_another_takes_any_version() {
     publish(&store, 9, &plan).unwrap();
     publish(&store, 2, &plan).unwrap();
     assert_eq!(store.latest().unwrap().version(), 2);
+}
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+#[test]
+fn a_reader_of_a_publication_that_is_kept_wakes_whoever_waits_for_room() {
+    let (store, plan) = (store(2), plan(&[10]));
+    let first = publish(&store, 1, &plan).unwrap();
+    first.content().unwrap().bases();
+    let second = publish(&store, 2, &plan).unwrap();
+    let woken = Arc::new(Woken::default());
+    store.wake_later(&Waker::from(Arc::clone(&woken)));
+    assert!(!store.has_room());
+    drop(first);
+    assert!(woken.0.load(Ordering::Acquire) && store.has_room());
+    drop(second);
 }
 
 #[test]

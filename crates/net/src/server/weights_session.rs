@@ -87,7 +87,7 @@ enum Upload {
     Filling {
         builder: PublicationBuilder,
         sums: Vec<u64>,
-        /// What they may be told by what changed in, while its memory is not wanted.
+        /// The publication that changes are relative to, until its memory is wanted.
         base: Option<Arc<Publication>>,
         missing: Vec<Missing>,
         left: usize,

@@ -913,13 +913,12 @@ impl Columns {
         let dict = PyDict::new(py);
         let missing = item.missing().columns;
         for (at, named) in self.columns.iter().enumerate() {
-            let axes = [&[item.tokens() as usize][..], &named.shape].concat();
-            let shape = PyTuple::new(py, axes)?;
             if missing >> at & 1 == 1 {
                 continue;
             }
-            let mut bytes = Vec::with_capacity(item.tokens() as usize * named.size);
-            self.schema.of_item(item, at).for_each(|piece| bytes.extend_from_slice(piece));
+            let axes = [&[item.tokens() as usize][..], &named.shape].concat();
+            let shape = PyTuple::new(py, axes)?;
+            let bytes = self.schema.of_item(item, at).collect::<Vec<_>>().concat();
             let array = array::owned(&bytes, named.descr.bind(py), &shape)?;
             dict.set_item(named.name.bind(py), array)?;
         }

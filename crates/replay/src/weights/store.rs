@@ -303,10 +303,15 @@ impl WeightStore {
         self.shelf.changed.wake_later(waker);
     }
 
-    /// Whether there is a place for a publication builder.
+    /// Whether there is a place for a publication builder. If not, [`WeightStore::wake_later`] says when to look again.
     pub fn has_room(&self) -> bool {
-        let state = self.shelf.state.lock();
-        state.held() < self.shelf.config.most
+        let mut state = self.shelf.state.lock();
+        let has_room = state.held() < self.shelf.config.most;
+        let gone = if has_room { VecDeque::new() } else { std::mem::take(&mut state.kept) };
+        drop(state);
+        // A caller that waits for room is woken by the last reference that ends: it must be a reader's.
+        drop(gone);
+        has_room
     }
 
     /// Whether a publisher waits for a place, and there is none.

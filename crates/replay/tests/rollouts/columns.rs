@@ -24,7 +24,10 @@ fn wide() -> RolloutConfig {
         column("pairs", Dtype::UInt(1), &[3, 2]),
         column("mask", Dtype::Bool, &[]),
     ];
-    RolloutConfig { schema: Schema { columns, fields: vec![], mask: Some(2) }, ..plain() }
+    RolloutConfig {
+        schema: Schema { columns, fields: vec![], mask: Some(2), ..Schema::default() },
+        ..plain()
+    }
 }
 
 /// Tokens that follow each other from a mark on: each byte says whose it is.
@@ -34,7 +37,7 @@ fn part(first: u8, tokens: u8) -> Arc<Segment> {
     };
     let bytes = each(2).chain(each(6)).chain((0..tokens).map(|_| 1)).collect();
     let runs = std::iter::once(Run { version: 0, tokens: tokens.into() }).collect();
-    Arc::new(Segment { runs, tokens: tokens.into(), bytes })
+    Arc::new(Segment { runs, tokens: tokens.into(), bytes, absent: 0 })
 }
 
 fn share(items: &[&[u8]]) -> Share {
@@ -44,7 +47,7 @@ fn share(items: &[&[u8]]) -> Share {
             first += tokens;
             part(first - tokens, *tokens)
         });
-        Item { index: index as u32, segments: segments.collect(), finish: None }
+        Item { index: index as u32, segments: segments.collect(), ..Item::default() }
     };
     let items: Vec<Item> = items.iter().enumerate().map(item).collect();
     let tokens = items.iter().map(|item| u64::from(item.tokens())).sum();

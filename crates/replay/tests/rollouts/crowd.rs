@@ -315,10 +315,10 @@ impl Crowd {
                 }
                 self.let_go(append.hold);
             }
-            (Change::Update(update), Ok(Outcome::Appended(status))) => {
-                if *status != GroupStatus::Running && self.holds.contains(&update.hold) {
-                    self.let_go(update.hold);
-                }
+            (Change::Update(update), Ok(Outcome::Appended(status)))
+                if *status != GroupStatus::Running && self.holds.contains(&update.hold) =>
+            {
+                self.let_go(update.hold);
             }
             (Change::Fail { holds } | Change::Suspend { holds }, Ok(_)) => {
                 holds.iter().for_each(|hold| self.let_go(*hold));

@@ -77,11 +77,12 @@ fn a_lease_is_extended_from_now_on() {
 }
 
 #[test]
-fn a_batch_that_never_was_is_a_mistake() {
+fn a_lease_of_a_batch_that_the_table_never_made_is_fenced() {
     let mut table = two();
     for batch in [0, 1, 99] {
         let lease = Lease { batch, rank: 0, attempt: 1 };
-        assert!(matches!(table.apply(Change::Ack(lease)), Err(ChangeError::Value { .. })));
+        let refused = table.apply(Change::Ack(lease));
+        assert!(matches!(refused, Err(ChangeError::Fenced { lease: of, .. }) if of == lease));
     }
 }
 

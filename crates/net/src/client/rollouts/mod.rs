@@ -10,7 +10,8 @@
 //! have been done, and only the answer be lost. Of what is then done twice:
 //!
 //! - an append is taken once, since its segments are numbered. So are a fail, a suspend, a remove: of the second
-//!   fewer groups are true. An update gives the same values again, or comes too late and changes nothing. A publish, a renew, a pause, new priorities, a new depth are the same done twice;
+//!   fewer groups are true. An update gives the same values again, or comes too late and changes nothing. A publish,
+//!   a renew, a pause, new priorities, a new depth are the same done twice;
 //! - a reserve has reserved groups that no producer makes: their reservations end with their time to live. A group
 //!   whose resume was not heard of is left again in the same way;
 //! - a sample with a lease is delivered again when the lease is over. Without one, its groups are used up;

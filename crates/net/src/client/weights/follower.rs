@@ -39,7 +39,7 @@ enum Question {
     Receiving {
         builder: PublicationBuilder,
         came: Vec<bool>,
-        /// Those that came and are of no use.
+        /// Those that could not be made of what changed.
         failed: BTreeSet<usize>,
         base: Option<Arc<Publication>>,
         serial: u64,
@@ -71,7 +71,7 @@ pub(super) struct WeightFollower {
     /// How many publications have come.
     came: u64,
     question: Question,
-    /// Chunks of which nothing is said to be there: of these, what changed was of no use.
+    /// Chunks to ask for as they are, since they could not be made of what changed: no sum is sent for them.
     whole: BTreeSet<usize>,
     chunk: Option<Chunk>,
     /// The server's memory, by region; the last one last.

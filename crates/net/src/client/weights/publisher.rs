@@ -81,7 +81,9 @@ impl From<WaitOver> for PublishError {
 /// A connection over which something is published.
 struct Session {
     handshake: ClientHandshake,
-    /// Chunks that the server lacks, and the sums of what it has in their places.
+    /// How many chunks there are.
+    chunks: usize,
+    /// Those that the server lacks, and the sums of what it has in their places.
     need: VecDeque<(u32, u64)>,
     deltas: DeltaWriter,
     speed: LinkSpeed,
@@ -273,6 +275,7 @@ impl Session {
         let heartbeat = Duration::from_millis(welcome.heartbeat_ms.clamp(10, 600_000).into());
         Ok(Self {
             handshake,
+            chunks: 0,
             need: VecDeque::new(),
             deltas: DeltaWriter::default(),
             speed: LinkSpeed::default(),
@@ -287,6 +290,7 @@ impl Session {
     /// Says what is to be published.
     fn begin(&mut self, publication: &Publication, left: Option<Duration>) {
         self.need.clear();
+        self.chunks = publication.content().map_or(0, |content| content.plan().chunks());
         self.whole = Some(0);
         let bases = publication.content().map(Content::bases).unwrap_or_default();
         self.deltas = DeltaWriter::new(bases);
@@ -393,6 +397,11 @@ impl Session {
             match header.kind {
                 kind::NEED => {
                     let Need { chunks, bases } = Need::read(payload)?;
+                    let most = self.chunks.saturating_sub(self.need.len());
+                    if chunks.len() > most || chunks.len() != bases.len() {
+                        let (field, got) = ("number of chunks that are needed", chunks.len());
+                        return Err(WireError::meaningless(field, got as u64).into());
+                    }
                     self.since = Instant::now();
                     self.need.extend(chunks.into_iter().zip(bases));
                 }

@@ -59,15 +59,20 @@ impl ChangeLog {
     pub(in crate::rollouts) fn prepare(&self, change: &Change) -> Result<Record, CallError> {
         let journal = self.log.journal();
         journal.check()?;
-        let record = entry::change(change);
-        if let Err(error) = journal.check_record(record.len() + entry::TAIL_BYTES) {
+        // Before there is memory for all of it: a blob may be there many times.
+        let bulk = change.bulk().map(<[u8]>::len).fold(entry::TAIL_BYTES, usize::saturating_add);
+        let record = journal.check_record(bulk).and_then(|()| {
+            let record = entry::change(change);
+            journal.check_record(record.len() + entry::TAIL_BYTES)?;
+            Ok(record)
+        });
+        record.map_err(|error| {
             let advice = match change {
                 Change::Append(_) => "; bring the tokens of an item in several parts",
                 _ => "",
             };
-            return Err(CallError::Journal(format!("{error}{advice}")));
-        }
-        Ok(record)
+            CallError::Journal(format!("{error}{advice}"))
+        })
     }
 
     /// Writes a change that has been made, under the table's lock; whether it was taken. One that the table has made

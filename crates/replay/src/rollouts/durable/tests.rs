@@ -101,6 +101,12 @@ fn a_change_that_is_larger_than_a_record_is_refused_and_not_made() {
         matches!(&refused, CallError::Journal(text) if text.contains("in several parts")),
         "{refused}"
     );
+    // A blob that is there so often that no memory could take all of it.
+    let Change::Append(mut append) = item(reservations[0].hold, 1) else { panic!() };
+    let blob = Arc::new(vec![0; 1 << 30]);
+    let blobs = vec![(String::new(), blob); 1 << 17];
+    append.finish = Some(Arc::new(Finish { blobs, ..Finish::default() }));
+    table.apply(&Change::Append(append)).unwrap_err();
     assert_eq!(table.info().counts.tokens, 0);
     let kept = table.apply(&item(reservations[0].hold, 10));
     assert_eq!(kept, Ok(Outcome::Appended(GroupStatus::Complete)));

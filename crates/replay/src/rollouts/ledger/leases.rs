@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use super::check::value;
 use super::{Blocked, ChangeError, Due, GroupStatus, Lease, Ledger, Outcome, Share, Want};
 use crate::rollouts::config::{Delivery, OnStale};
 use crate::rollouts::item::{Group, Item};
