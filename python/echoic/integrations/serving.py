@@ -63,7 +63,17 @@ class _HttpServer:
     #: Whether it takes a file with some of the tensors, and keeps the others as they are.
     takes_changes = False
 
-    def __init__(self, url: str, *, token: str | None, timeout: float, in_flight: InFlight) -> None:
+    # What a path that is missing may mean.
+    _hint = ""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeout: float = 600.0,
+        in_flight: InFlight = "keep",
+    ) -> None:
         parts = urlsplit(url)
         try:
             port = parts.port
@@ -106,9 +116,8 @@ class _HttpServer:
         if response.status in _BUSY:
             raise DisconnectedError(f"{what}: answered {response.status}: {text}")
         if response.status != 200:
-            raise ServingError(
-                f"{what}: expected status 200, got {response.status}: {text}{self._hint(response)}"
-            )
+            hint = self._hint if response.status == 404 else ""
+            raise ServingError(f"{what}: expected status 200, got {response.status}: {text}{hint}")
         try:
             answer = json.loads(found)
         except (ValueError, RecursionError):
@@ -118,9 +127,6 @@ class _HttpServer:
         if answer.get("success") is False:
             raise ServingError(f"{what}: expected success, got {text}")
         return answer
-
-    def _hint(self, response: http.client.HTTPResponse) -> str:
-        return ""
 
     # What differs.
 
@@ -193,23 +199,10 @@ class VllmServer(_HttpServer):
         SpecError: If the URL is not one of HTTP.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        token: str | None = None,
-        timeout: float = 600.0,
-        in_flight: InFlight = "keep",
-    ) -> None:
-        super().__init__(url, token=token, timeout=timeout, in_flight=in_flight)
-
-    def _hint(self, response: http.client.HTTPResponse) -> str:
-        if response.status != 404:
-            return ""
-        return (
-            "; start vLLM with VLLM_SERVER_DEV_MODE=1, and for adapters with "
-            "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
-        )
+    _hint = (
+        "; start vLLM with VLLM_SERVER_DEV_MODE=1, and for adapters with "
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
+    )
 
     def pause(self) -> None:
         self._call("POST", f"/pause?mode={self.in_flight}")
