@@ -243,13 +243,16 @@ def test_pushing_without_safetensors_says_what_to_install(
         WeightPusher(store, VllmServer("http://localhost:1"))
 
 
-def test_a_version_without_weights_can_not_be_pushed(store: WeightStore) -> None:
+def test_a_version_without_weights_can_not_be_pushed(store: WeightStore, tmp_path: Path) -> None:
     store.publish_version(4)
     with (
         WeightPusher(store, VllmServer("http://127.0.0.1:1")) as pusher,
         pytest.raises(SpecError, match="version 4 was published without weights"),
     ):
         pusher.wait(4, timeout=30)
+    # What was never started has no folder.
+    WeightPusher(store, VllmServer("http://127.0.0.1:1"), directory=tmp_path)
+    assert list(tmp_path.iterdir()) == []
     with pytest.raises(SpecError, match="expected at least one, got none"):
         WeightPusher(store, [])
     for url in ("gpu:8000", "http://gpu:port", "http://"):

@@ -361,7 +361,7 @@ class WeightPusher:
         self._on_version = on_version
         if directory is None and Path("/dev/shm").is_dir():
             directory = "/dev/shm"
-        self._root = Path(tempfile.mkdtemp("", "echoic-weights-", directory))
+        self._directory = directory
         # Guards all that follows.
         self._changed = threading.Condition()
         # The number of publications that came, and the last of them.
@@ -402,6 +402,7 @@ class WeightPusher:
             if self._threads:
                 return self
             self._subscription = self._weights.subscribe()
+            self._root = Path(tempfile.mkdtemp("", "echoic-weights-", self._directory))
             targets: list[tuple[Callable[..., None], tuple[Any, ...]]] = [(self._follow, ())]
             targets += [(self._serve, (index,)) for index in range(len(self.servers))]
             self._threads = [
@@ -463,7 +464,8 @@ class WeightPusher:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
-        shutil.rmtree(self._root, ignore_errors=True)
+        if self._threads:
+            shutil.rmtree(self._root, ignore_errors=True)
 
     def __enter__(self) -> Self:
         """Start, and return the pusher."""
