@@ -125,13 +125,13 @@ def test_batches_that_a_dataset_keeps_stay_leased(table: RolloutTable) -> None:
     pytest.importorskip("torch")
     from echoic.integrations.torch import RolloutDataset
 
-    batches = iter(RolloutDataset(table, lease=0.3, keep=1, groups=1))
+    batches = iter(RolloutDataset(table, lease=1, keep=1, groups=1))
     add(table, [0, 1])
     add(table, [2, 3])
     next(batches)
     next(batches)
     assert table.stats().acked == 0
-    timer = threading.Timer(0.6, add, (table, [0, 1]))
+    timer = threading.Timer(1.3, add, (table, [0, 1]))
     timer.start()
     # It waits for longer than a lease.
     assert next(batches)["tokens"].tolist() == [11, 12, 21, 11, 12, 22, 91, 23]

@@ -217,13 +217,44 @@ def test_servers_go_their_own_pace(store: WeightStore) -> None:
         stub.close()
 
 
-def test_a_version_without_weights_can_not_be_pushed(store: WeightStore) -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [1],
+        "x",
+        {"data": 1, "weight_version": [1]},
+        {"data": [1, {"id": "math-v1e9"}]},
+        {"weight_version": float("inf")},
+    ],
+    ids=range(5),
+)
+def test_a_server_that_answers_something_else_reports_no_version(
+    answer: Any, stub: InferenceServer, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stub, "answer", lambda *_: answer)
+    assert (server.version(), server.version("math")) == (None, None)
+
+
+def test_pushing_without_safetensors_says_what_to_install(
+    store: WeightStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ModuleNotFoundError, match="pip install safetensors"):
+        WeightPusher(store, VllmServer("http://localhost:1"))
+
+
+def test_a_version_without_weights_can_not_be_pushed(store: WeightStore, tmp_path: Path) -> None:
     store.publish_version(4)
     with (
         WeightPusher(store, VllmServer("http://127.0.0.1:1")) as pusher,
         pytest.raises(SpecError, match="version 4 was published without weights"),
     ):
         pusher.wait(4, timeout=30)
+    # What was never started has no folder.
+    WeightPusher(store, VllmServer("http://127.0.0.1:1"), directory=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(SpecError, match="expected at least one, got none"):
+        WeightPusher(store, [])
     for url in ("gpu:8000", "http://gpu:port", "http://"):
         with pytest.raises(SpecError, match=f"one like 'http://host:8000', got '{url}'"):
             VllmServer(url)

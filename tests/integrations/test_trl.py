@@ -158,14 +158,20 @@ def test_a_step_has_the_groups_of_its_version_and_none_is_older_than_allowed() -
 def test_a_trainer_that_died_is_followed_by_one_that_loses_nothing_and_repeats_nothing(
     tmp_path: Path,
 ) -> None:
+    with new_run(dir=tmp_path) as run:
+        trainer = Trainer(AsyncGRPORollouts(run, version=0))
+        trainer.begin()
+        make(run)
+        # It dies when it has published a step, before its first checkpoint.
+        trainer.step()
     trained: list[int] = []
     # As a checkpoint after each step keeps it.
-    version = None
+    version = 0
     for steps in (2, 3):
         with new_run(dir=tmp_path) as run:
             trainer = Trainer(AsyncGRPORollouts(run, version=version))
             trainer.begin()
-            assert (run.version, run.weights.version) == (version or 0, version or 0)
+            assert (run.version, run.weights.version) == (version, version)
             for _ in range(steps):
                 make(run)
                 trainer.step()

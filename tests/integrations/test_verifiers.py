@@ -249,6 +249,7 @@ def test_images_of_messages_are_blobs_of_their_own(run: echoic.rl.Run) -> None:
         {"type": "text", "text": "What is it?"},
         {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}},
         {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,é"}},
     ]
     asked = turn([1], None, parts)
     environment = Environment(lambda: trace(asked, turn([2], 1.0), turns=1))
@@ -257,7 +258,8 @@ def test_images_of_messages_are_blobs_of_their_own(run: echoic.rl.Run) -> None:
     assert blobs["image0"] == b"PNG"
     said = json.loads(blobs["messages"])
     urls = [part["image_url"]["url"] for part in said[0]["content"][1:]]
-    assert urls == ["blob:image0", "https://example.org/cat.png"]
+    # What is no image stays as it is.
+    assert urls == ["blob:image0", "https://example.org/cat.png", "data:image/png;base64,é"]
 
 
 def test_a_group_with_an_episode_that_failed_is_given_up(run: echoic.rl.Run) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,12 +97,28 @@ def header(**changes: Any) -> np.ndarray[Any, Any]:
         header(f={"x": {"o": [[3], [1]]}}),
         header(f={"x": {"pickle": [0, 8]}}),
         header(f=[1]),
+        header(f={"x": {"a": [",", [1], 0, 8]}}),
+        header(f={"x": {"o": [[1]]}}),
+        # Every value has bytes of its own, or a small record would take any amount of memory.
+        header(f={"x": {"b": [0, 64]}, "y": {"b": [63, 1]}}),
     ],
-    ids=range(11),
+    ids=range(14),
 )
 def test_bytes_that_are_no_record_are_refused(data: np.ndarray[Any, Any]) -> None:
     with pytest.raises(ValueError, match=r"expected|got"):
         decode(data)
+
+
+def test_changed_bytes_are_a_record_or_refused() -> None:
+    draw = random.Random(0)
+    data = encode(Record("train", "uid_0_0", VALUES, {"status": "finished"}, {"at": 5}))
+    size = 8 + int.from_bytes(data[:8].tobytes(), "little")
+    for _ in range(3000):
+        changed = data.copy()
+        for _ in range(draw.randint(1, 3)):
+            changed[draw.randrange(size)] = draw.choice(b'0123456789-[]{}",:etabdlnosu<>|? ')
+        with contextlib.suppress(ValueError):
+            decode(changed)
 
 
 def test_rows_survive_their_server_and_marked_ones_can_come_back(tmp_path: Path) -> None:

@@ -222,10 +222,10 @@ def configured(folder: Path, steps: int) -> Any:
 
 
 def start_ray() -> None:
-    """Start Ray, which gives up after half a minute, however busy the machine is."""
+    """Start Ray of its own, which gives up after half a minute, however busy the machine is."""
     for attempt in range(8):
         try:
-            ray.init(num_cpus=4, include_dashboard=False)
+            ray.init("local", num_cpus=4, include_dashboard=False)
         except Exception:
             if attempt == 7:
                 raise

@@ -2,7 +2,7 @@
 
 A :class:`WeightPusher` follows a store of weights. It writes each new version as safetensors into a
 folder that the inference servers can read, and has them load it by their own HTTP API. Needs the
-package ``safetensors``; nothing is imported before weights are written.
+package ``safetensors``, which is imported when weights are written.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import enum
 import hashlib
 import http.client
+import importlib.util
 import json
 import logging
 import shutil
@@ -62,7 +63,17 @@ class _HttpServer:
     #: Whether it takes a file with some of the tensors, and keeps the others as they are.
     takes_changes = False
 
-    def __init__(self, url: str, *, token: str | None, timeout: float, in_flight: InFlight) -> None:
+    # What a path that is missing may mean.
+    _hint = ""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeout: float = 600.0,
+        in_flight: InFlight = "keep",
+    ) -> None:
         parts = urlsplit(url)
         try:
             port = parts.port
@@ -83,8 +94,10 @@ class _HttpServer:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
 
-    def _call(self, method: str, path: str, body: Any = None, *, missing_ok: bool = False) -> Any:
-        """Return the JSON of an answer, ``None`` if it is not JSON or the path is missing."""
+    def _call(
+        self, method: str, path: str, body: Any = None, *, missing_ok: bool = False
+    ) -> dict[str, Any]:
+        """Return the object of an answer, an empty one if it has none or the path is missing."""
         kind = http.client.HTTPSConnection if self._is_tls else http.client.HTTPConnection
         connection = kind(self._host, self._port, timeout=self._timeout)
         what = f"{method} {self.url}{path}"
@@ -98,24 +111,22 @@ class _HttpServer:
         finally:
             connection.close()
         if response.status == 404 and missing_ok:
-            return None
+            return {}
         text = found[:500].decode(errors="replace")
         if response.status in _BUSY:
             raise DisconnectedError(f"{what}: answered {response.status}: {text}")
         if response.status != 200:
-            raise ServingError(
-                f"{what}: expected status 200, got {response.status}: {text}{self._hint(response)}"
-            )
+            hint = self._hint if response.status == 404 else ""
+            raise ServingError(f"{what}: expected status 200, got {response.status}: {text}{hint}")
         try:
             answer = json.loads(found)
-        except ValueError:
-            return None
-        if isinstance(answer, dict) and answer.get("success") is False:
+        except (ValueError, RecursionError):
+            return {}
+        if not isinstance(answer, dict):
+            return {}
+        if answer.get("success") is False:
             raise ServingError(f"{what}: expected success, got {text}")
         return answer
-
-    def _hint(self, response: http.client.HTTPResponse) -> str:
-        return ""
 
     # What differs.
 
@@ -156,9 +167,10 @@ class _HttpServer:
         """
         if adapter is None:
             return _number(self._weight_version())
-        models = (self._call("GET", "/v1/models") or {}).get("data", [])
+        models = self._call("GET", "/v1/models").get("data")
         start = f"{adapter}-v"
-        names = [str(model.get("id")) for model in models]
+        listed = models if isinstance(models, list) else []
+        names = [str(model.get("id")) for model in listed if isinstance(model, dict)]
         found = [_number(name.removeprefix(start)) for name in names if name.startswith(start)]
         return max((one for one in found if one is not None), default=None)
 
@@ -166,7 +178,7 @@ class _HttpServer:
 def _number(text: Any) -> int | None:
     try:
         return int(text)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
@@ -187,23 +199,10 @@ class VllmServer(_HttpServer):
         SpecError: If the URL is not one of HTTP.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        token: str | None = None,
-        timeout: float = 600.0,
-        in_flight: InFlight = "keep",
-    ) -> None:
-        super().__init__(url, token=token, timeout=timeout, in_flight=in_flight)
-
-    def _hint(self, response: http.client.HTTPResponse) -> str:
-        if response.status != 404:
-            return ""
-        return (
-            "; start vLLM with VLLM_SERVER_DEV_MODE=1, and for adapters with "
-            "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
-        )
+    _hint = (
+        "; start vLLM with VLLM_SERVER_DEV_MODE=1, and for adapters with "
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
+    )
 
     def pause(self) -> None:
         self._call("POST", f"/pause?mode={self.in_flight}")
@@ -226,7 +225,7 @@ class VllmServer(_HttpServer):
         self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name}, missing_ok=True)
 
     def _weight_version(self) -> Any:
-        return (self._call("GET", "/weight_info", missing_ok=True) or {}).get("weight_version")
+        return self._call("GET", "/weight_info", missing_ok=True).get("weight_version")
 
 
 class SglangServer(_HttpServer):
@@ -277,10 +276,10 @@ class SglangServer(_HttpServer):
             self._call("POST", "/unload_lora_adapter", {"lora_name": name})
 
     def _weight_version(self) -> Any:
-        info = self._call("GET", "/model_info", missing_ok=True)
-        if info is None:
-            info = self._call("GET", "/get_model_info")
-        return (info or {}).get("weight_version")
+        info = self._call("GET", "/model_info", missing_ok=True) or self._call(
+            "GET", "/get_model_info"
+        )
+        return info.get("weight_version")
 
 
 class _Folder:
@@ -322,7 +321,8 @@ class WeightPusher:
         on_version: Called, in a thread of the pusher, with a version that all servers have.
 
     Raises:
-        SpecError: If ``changes`` is for a server that takes none, or an adapter.
+        SpecError: If there is no server, or ``changes`` is for one that takes none, or an adapter.
+        ModuleNotFoundError: If safetensors is not installed.
     """
 
     def __init__(
@@ -339,7 +339,13 @@ class WeightPusher:
         patience: float = 600.0,
         on_version: Callable[[int], None] | None = None,
     ) -> None:
+        if importlib.util.find_spec("safetensors") is None:
+            raise ModuleNotFoundError(
+                "weights are pushed as safetensors: pip install safetensors", name="safetensors"
+            )
         self.servers = [servers] if isinstance(servers, _HttpServer) else list(servers)
+        if not self.servers:
+            raise SpecError("servers: expected at least one, got none")
         if changes and (adapter or not all(server.takes_changes for server in self.servers)):
             raise SpecError(
                 "changes: expected servers of SGLang and no adapter: vLLM loads all tensors of a "
@@ -355,7 +361,7 @@ class WeightPusher:
         self._on_version = on_version
         if directory is None and Path("/dev/shm").is_dir():
             directory = "/dev/shm"
-        self._root = Path(tempfile.mkdtemp("", "echoic-weights-", directory))
+        self._directory = directory
         # Guards all that follows.
         self._changed = threading.Condition()
         # The number of publications that came, and the last of them.
@@ -396,6 +402,7 @@ class WeightPusher:
             if self._threads:
                 return self
             self._subscription = self._weights.subscribe()
+            self._root = Path(tempfile.mkdtemp("", "echoic-weights-", self._directory))
             targets: list[tuple[Callable[..., None], tuple[Any, ...]]] = [(self._follow, ())]
             targets += [(self._serve, (index,)) for index in range(len(self.servers))]
             self._threads = [
@@ -457,7 +464,8 @@ class WeightPusher:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
-        shutil.rmtree(self._root, ignore_errors=True)
+        if self._threads:
+            shutil.rmtree(self._root, ignore_errors=True)
 
     def __enter__(self) -> Self:
         """Start, and return the pusher."""

@@ -155,8 +155,8 @@ class RolloutDataset(IterableDataset):
             what the loader prefetches. The table needs capacity for their groups.
         how: Arguments of :meth:`~echoic.rollouts.RolloutTable.sample`, such as ``rank`` and
             ``ranks``. With a lease, a batch is acknowledged when the next one is requested, or
-            ``keep`` batches later. Leases of batches that are kept are extended in the meantime, so
-            ``lease`` has to be longer than the longest step.
+            ``keep`` batches later. Leases of batches that are kept are extended each third of
+            ``lease``, which has to be twice as long as the longest step.
 
     Raises:
         RolloutError: If there is ``keep`` and no lease, or it is negative.

@@ -150,8 +150,9 @@ class AsyncGRPORollouts:
         run: A run whose batches no other consumer takes. ``None`` in processes of the trainer other
             than the main one, where the trainer calls nothing.
         version: The run's version of the weights that training begins with:
-            ``global_step // weight_sync_steps`` of a checkpoint. Default: the run's version, 0 if
-            it is new.
+            ``global_step // weight_sync_steps`` of a checkpoint, 0 without one. Default: the run's
+            version, which is that of the checkpoint only if the trainer saved what it published
+            last.
         tokens: The column of token numbers.
         logprobs: The column of log-probabilities under the policy that drew the tokens.
         mask: The column that is not zero where a token is trained on; ``None`` trains on all.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import contextlib
 import json
 import logging
@@ -416,7 +415,7 @@ def _said(trace: Any) -> dict[str, Blob]:
             head, _, data = str(source.get("url", "")).partition(";base64,")
             if not head.startswith("data:") or not data:
                 continue
-            with contextlib.suppress(binascii.Error):
+            with contextlib.suppress(ValueError):
                 name = f"image{len(blobs)}"
                 blobs[name] = base64.b64decode(data, validate=True)
                 source["url"] = f"blob:{name}"

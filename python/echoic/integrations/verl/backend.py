@@ -65,7 +65,9 @@ class _Store:
         place = Path(settings["directory"])
         place.mkdir(parents=True, exist_ok=True)
         port_file = place / "port"
-        port = int(port_file.read_text()) if port_file.exists() else 0
+        known = port_file.read_text() if port_file.exists() else ""
+        # What was killed while it wrote the file left it empty.
+        port = int(known) if known.isdecimal() else 0
         if port and not _is_free(host, port):
             port = 0
         deadline = time.monotonic() + _PATIENCE

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,8 @@ _TORCH = (
     "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
     "float8_e4m3fn", "float8_e5m2",
 )  # fmt: skip
+# As numpy writes them: it evaluates parts of longer ones.
+_NUMPY = re.compile(r"[<>|][biufcSU]\d{1,9}")
 
 
 @dataclass
@@ -88,7 +91,7 @@ class _Writer:
         if array.dtype == object:
             values = [self.value(one, f"{path}[{i}]") for i, one in enumerate(array.ravel())]
             return {"o": [list(array.shape), values]}
-        if array.dtype.kind not in "?biufcSU":
+        if not _NUMPY.fullmatch(array.dtype.str):
             raise self._error(array, f"{path}, of dtype {array.dtype}")
         flat = np.ascontiguousarray(array).reshape(-1)
         place = self._bytes(flat.view(np.uint8) if flat.size else np.empty(0, np.uint8))
@@ -163,6 +166,8 @@ def encode(record: Record, pad: bool = False) -> np.ndarray[Any, Any]:
 class _Reader:
     def __init__(self, data: np.ndarray[Any, Any]) -> None:
         self._data = data
+        # Bytes that no value has yet.
+        self._left = len(data)
 
     def _bytes(self, start: object, size: object) -> np.ndarray[Any, Any]:
         if type(start) is not int or type(size) is not int or start < 0 or size < 0:
@@ -171,6 +176,9 @@ class _Reader:
             raise ValueError(
                 f"expected at most {len(self._data)} bytes, got a range that ends at {start + size}"
             )
+        self._left -= size
+        if self._left < 0:
+            raise ValueError(f"expected values of {len(self._data)} bytes, got some of them twice")
         # Readers own their memory: a view would hold the whole batch.
         return self._data[start : start + size].copy()
 
@@ -216,9 +224,9 @@ class _Reader:
         raise ValueError(f"expected a kind of value, got {kind!r}")
 
     def _array(self, name: str, shape: Any, start: Any, size: Any) -> np.ndarray[Any, Any]:
-        dtype = np.dtype(name)
-        if dtype.hasobject or dtype.kind not in "?biufcSU":
+        if not _NUMPY.fullmatch(name):
             raise ValueError(f"expected a dtype of numbers or text, got {name!r}")
+        dtype = np.dtype(name)
         flat = self._bytes(start, size).view(dtype) if size else np.empty(0, dtype)
         return flat.reshape(self._shape(shape, len(flat)))
 
@@ -256,5 +264,5 @@ def decode(data: np.ndarray[Any, Any], fields: set[str] | None = None) -> Record
         }
         tags = None if header["t"] is None else reader.value(header["t"])
         return Record(str(header["p"]), str(header["k"]), wanted, tags, dict(header["x"]))
-    except (KeyError, TypeError, AttributeError, RecursionError, RuntimeError) as error:
+    except (LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"expected a record of a row, got other bytes: {error}") from error
