@@ -69,9 +69,9 @@ class Batches:
             return
         if self._is_async:
             with contextlib.suppress(RuntimeError):
-                threading.Thread(target=_settle, args=(self._table, batch)).start()
+                threading.Thread(target=_settle, args=(batch,)).start()
         else:
-            _settle(self._table, batch)
+            _settle(batch)
 
 
 def _return(batch: RolloutBatch) -> None:
@@ -81,9 +81,9 @@ def _return(batch: RolloutBatch) -> None:
             batch.nack()
 
 
-def _settle(table: Callable[[], RolloutTable], batch: RolloutBatch) -> None:
+def _settle(batch: RolloutBatch) -> None:
     """Acknowledge a batch if it was learned from, and return it otherwise."""
     with contextlib.suppress(EchoicError):
-        if table().version > batch.target:
+        if batch._table.version() > batch.target:
             batch.ack()
     _return(batch)
