@@ -512,7 +512,8 @@ class Group:
     def __enter__(self) -> Self:
         worker = self._worker
         if self._word is None:
-            worker._reserve_now(self)
+            worker._raise()
+            self._reserved(*worker._reserve([self.key], self._source, resumes=False))
         self._begin()
         return self
 
@@ -539,7 +540,8 @@ class Group:
     async def __aenter__(self) -> Self:
         worker = self._worker
         if self._word is None:
-            await worker._reserve_later(self)
+            reserve = worker._reserver.reserve([self.key], self._source, resumes=False)
+            self._reserved(*await reserve)
         self._begin()
         self._loop = asyncio.get_running_loop()
         return self

@@ -294,17 +294,6 @@ class Worker:
         self._renewer.start()
         return given
 
-    def _reserve_now(self, group: Group) -> None:
-        """Reserve a group that has no reservation; wait for it."""
-        self._raise()
-        (given,) = self._reserve([group.key], group._source, resumes=False)
-        group._reserved(given)
-
-    async def _reserve_later(self, group: Group) -> None:
-        """Reserve a group that has no reservation, without holding up the loop."""
-        (given,) = await self._reserver.reserve([group.key], group._source, resumes=False)
-        group._reserved(given)
-
     def _discard(self, given: Sequence[Given]) -> None:
         """Give back reservations that are not used."""
         if begun := [one[0][:2] for one in given if len(one) == 2]:
@@ -349,19 +338,13 @@ class Worker:
         elif any(not group._is_ours for group, _, _ in calls):
             # Such a call waits for an answer first, which says how far the item is.
             for call in calls:
-                self._renewer.do(partial(self._try_to_send, call))
+                self._renewer.do(partial(self._try, call[0], partial(self._send, call)))
         elif loop is _running_loop():
             self._send_queue().post(calls, is_awaited=False)
         else:
             # Of a thread that works for a task, such as one of `asyncio.to_thread`.
-            loop.call_soon_threadsafe(self._try_to_post, calls)
-
-    def _try_to_post(self, calls: Sequence[Call]) -> None:
-        """Send calls from the loop that runs; keep an error."""
-        try:
-            self._send_queue().post(calls, is_awaited=False)
-        except Exception as error:
-            self._failed(calls[0][0], error)
+            post = partial(self._post, calls, loop)
+            loop.call_soon_threadsafe(self._try, calls[0][0], post)
 
     async def _post_later(self, calls: Sequence[Call]) -> None:
         """Send calls, without holding up the loop."""
@@ -403,12 +386,12 @@ class Worker:
         if len(self._pending) >= _MOST_CALLS // 2:
             self._collect()
 
-    def _try_to_send(self, call: Call) -> None:
+    def _try(self, group: Group, send: Callable[[], object]) -> None:
         """Send something of a group; keep its error."""
         try:
-            self._send(call)
+            send()
         except Exception as error:
-            self._failed(call[0], error)
+            self._failed(group, error)
 
     def _has_room(self, size: int) -> bool:
         """Whether a call of this many bytes would not wait."""
