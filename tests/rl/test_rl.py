@@ -117,7 +117,10 @@ def test_a_plain_loop_and_one_of_asyncio_deliver_each_group_once(make: Any, list
 @pytest.mark.parametrize("listen", [None, "shm", "tcp"])
 def test_256_tasks_that_wait_and_one_that_samples_share_a_loop(make: Any, listen: Any) -> None:
     run = make(listen, batch=8, max_lag=0, on_stale="keep")
-    threads: set[str] = set()
+    threads: list[int] = []
+
+    def count() -> int:
+        return sum(thread.name.startswith("echoic-rl") for thread in threading.enumerate())
 
     async def main() -> None:
         async with echoic.rl.join(at(run)) as worker:
@@ -130,26 +133,25 @@ def test_256_tasks_that_wait_and_one_that_samples_share_a_loop(make: Any, listen
             async def sample() -> list[str]:
                 keys: list[str] = []
                 async for batch in run.batches(timeout=20):
-                    threads.update(thread.name for thread in threading.enumerate())
+                    threads.append(count())
                     keys += batch.keys
                     run.publish({"w": np.full(1, run.version, np.float32)})
                     if len(keys) == 256:
                         break
                 return keys
 
-            before = threading.active_count()
             tasks = [asyncio.create_task(one(number)) for number in range(256)]
+            await asyncio.to_thread(until, lambda: sum(task.done() for task in tasks) >= 8)
             await asyncio.sleep(0.1)
             # Room for eight is used; all others wait.
             assert sum(task.done() for task in tasks) == 8
-            assert threading.active_count() - before <= 2
+            assert count() <= 2
             keys, *_ = await asyncio.gather(sample(), *tasks)
             assert sorted(keys, key=int) == [str(number) for number in range(256)]
 
     asyncio.run(asyncio.wait_for(main(), 30))
     # One that reserves, one that keeps reservations, and one for a call of the task that samples.
-    ours = {name for name in threads if name.startswith("echoic-rl")}
-    assert ours == {"echoic-rl-reserve", "echoic-rl-renew", "echoic-rl-call"} or len(ours) <= 3
+    assert max(threads) <= 3
 
 
 @pytest.mark.parametrize("listen", [None, "tcp"])
@@ -174,6 +176,35 @@ def test_a_cancelled_task_gives_back_what_it_would_have_got(make: Any, listen: A
     batch = run.sample(timeout=20)
     assert batch.keys == ["second"]
     assert until(lambda: run.stats().running == 0)
+
+
+@pytest.mark.parametrize("listen", [None, "tcp"])
+def test_a_group_whose_block_never_begins_is_given_back(make: Any, listen: Any) -> None:
+    run = make(listen, batch=1, group=1, max_lag=None, max_running=2)
+
+    async def wait(worker: echoic.rl.Worker) -> None:
+        async for _ in worker.groups("a"):
+            await asyncio.sleep(60)
+
+    async def cancel() -> None:
+        async with echoic.rl.join(at(run)) as worker:
+            task = asyncio.create_task(wait(worker))
+            await asyncio.to_thread(until, lambda: run.stats().running)
+            task.cancel()
+            await asyncio.wait([task])
+
+    asyncio.run(cancel())
+    with echoic.rl.join(at(run)) as worker:
+        for _group in worker.groups(iter("bcd")):
+            pass
+        del _group
+        until(lambda: run.stats().running == 0)
+        assert run.stats().expired == 0
+        # Another process may have the handle, though.
+        handles = [group.items[0].handle for group in worker.groups(iter("e"))]
+        worker.item(handles[0]).write(tokens=[1], logprobs=[1.0])
+        worker.item(handles[0]).done(reward=1.0)
+    assert run.sample(timeout=20).keys == ["e"]
 
 
 @pytest.mark.parametrize("listen", [None, "tcp"])
@@ -240,12 +271,19 @@ def test_an_exception_gives_the_group_up(make: Any) -> None:
             first = group.items[0]
             fill(group, 0)
             with pytest.raises(RolloutError, match="not done"):
-                first.write(tokens=[1], logprobs=[1.0])
+                first.write(tokens=[1], logprobs=[1.0], blobs={"late": b"1"})
         assert group.status == "complete"
-        with worker.group("odd") as group:
+        new = worker.group("odd")
+        with pytest.raises(RolloutError, match="has begun"):
+            str(new.handle)
+        with new:
             pass
-        assert group.status == "open"
-        group.fail()
+        assert new.status == "open"
+        new.fail()
+        with worker.group("also good") as group:
+            fill(group, 0)
+    batch = run.sample(timeout=20)
+    assert [batch.blobs(item) for item in range(4)] == [{}] * 4
 
 
 @pytest.mark.parametrize("listen", ["shm", "tcp"])
@@ -345,14 +383,42 @@ def test_another_process_ends_an_item_by_its_handle(make: Any, listen: Any) -> N
             group.items[0].write(tokens=[1], logprobs=[0.0])
             group.items[0].done(reward=0.0)
         worker.flush()
+        handle = group.items[0].handle
         with pytest.raises(RolloutError, match="not finished"):
-            write_and_flush(judge, group.items[0].handle)
+            write_and_flush(judge, handle)
+        if listen is not None:
+            judge.item(handle).write(tokens=[1], logprobs=[0.0])
+            # A judge that never calls `flush` gets errors, too.
+            with pytest.raises(RolloutError, match="not finished"):
+                until(lambda: not judge.item(handle).group.status)
         # An error of another process does not end the worker's group.
         judge.item(group.items[1].handle).done(reward=0.0)
         judge.flush()
         assert run.sample(timeout=20).keys == ["twice"]
         with pytest.raises(ValueError, match="handle"):
             judge.item("7")
+
+
+def test_a_task_that_sends_at_once_may_give_up_and_write_in_a_thread(make: Any) -> None:
+    run = make("tcp", batch=1, group=1, on_expiry="suspend")
+
+    async def main() -> None:
+        async with echoic.rl.join(run.address, partial=True) as worker:
+            async with worker.group("given up") as group:
+                (item,) = group
+                item.write(tokens=[1], logprobs=[0.0])
+                group.fail()
+            await worker.aflush()
+            assert (group.status, group.reason) == ("dropped", "rejected")
+            async with worker.group("written") as group:
+                (item,) = group
+                for token in range(3):
+                    await asyncio.to_thread(item.write, tokens=[token], logprobs=[0.0])
+                item.done(reward=1.0)
+
+    asyncio.run(main())
+    batch = run.sample(timeout=20)
+    assert (batch.keys, batch["tokens"].tolist()) == (["written"], [0, 1, 2])
 
 
 def test_another_worker_goes_on_with_the_group_of_one_that_was_killed(
@@ -486,8 +552,13 @@ def test_a_batch_is_acknowledged_when_it_was_learned_from(make: Any) -> None:
 
     assert asyncio.run(later()) == ["b", "c"]
     until(lambda: run.stats().acked == 3)
-    with pytest.raises(WaitTimeoutError):
-        next(run.batches(timeout=0))
+    batches = run.batches(timeout=0)
+    for _ in range(2):
+        # It has not ended.
+        with pytest.raises(WaitTimeoutError):
+            next(batches)
+        with pytest.raises(WaitTimeoutError):
+            asyncio.run(anext(batches))
 
 
 def test_ranks_of_the_learner_share_each_batch(make: Any, background: Any) -> None:
@@ -538,6 +609,11 @@ def test_versions_are_published_with_weights(make: Any) -> None:
         until(lambda: worker.weights.latest().version == 8)
         with pytest.raises(SpecError, match="shape"):
             worker.load(copy)
+        for leaf in (np.zeros(2, np.int32), 7):
+            other = {"weight": np.zeros((2, 2), np.float32), "bias": leaf}
+            with pytest.raises(SpecError, match="written to"):
+                worker.load(other)
+            assert not other["weight"].any()
         tree = {"weight": np.zeros((2, 2), np.float32), "bias": np.zeros(2, np.float32)}
         assert worker.load(tree)
         assert tree["weight"].any()

@@ -326,11 +326,6 @@ class SendQueue:
             self._empty.set_result(None)
             self._empty = None
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether something waits for room."""
-        return bool(self._calls)
-
     async def empty(self) -> None:
         """Wait until everything was sent."""
         if self._calls:

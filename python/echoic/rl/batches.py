@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import TYPE_CHECKING, Any
 
 from echoic.errors import ClosedError, EchoicError
 from echoic.rl.background import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+    from collections.abc import Callable
 
     from typing_extensions import Self
 
@@ -28,57 +29,49 @@ class Batches:
 
     def __init__(self, table: Callable[[], RolloutTable], **how: Any) -> None:
         self._table, self._how = table, how
-        self._iterator: Generator[RolloutBatch, None, None] | None = None
+        # The batch that is learned from, and whether a loop of asyncio does so.
+        self._batch: RolloutBatch | None = None
+        self._is_async = False
 
     def __iter__(self) -> Self:
         return self
 
+    def __aiter__(self) -> Self:
+        self._is_async = True
+        return self
+
     def __next__(self) -> RolloutBatch:
         """Acknowledge the batch before, and wait for the next one."""
-        if self._iterator is None:
-            self._iterator = _each(self._table, self._how)
-        return next(self._iterator)
-
-    async def __aiter__(self) -> AsyncGenerator[RolloutBatch, None]:
-        """Yield batches without holding up the loop."""
-        table = await in_thread(self._table)
-        while True:
-            try:
-                batch = await in_thread(lambda: table.sample(**self._how), _return)
-            except ClosedError:
-                return
-            try:
-                yield batch
-            except BaseException:
-                await in_thread(lambda: _settle(table, batch))  # noqa: B023 - runs before the next
-                raise
-            try:
-                if not batch.is_over:
-                    await in_thread(batch.ack)
-            except ClosedError:
-                return
-
-
-def _each(
-    find: Callable[[], RolloutTable], how: Mapping[str, Any]
-) -> Generator[RolloutBatch, None, None]:
-    """Yield batches; apart from the class, so that it ends when a loop is left."""
-    table = find()
-    while True:
         try:
-            batch = table.sample(**how)
+            self._batch = self._take()
         except ClosedError:
-            return
+            raise StopIteration from None
+        return self._batch
+
+    async def __anext__(self) -> RolloutBatch:
+        """Acknowledge the batch before, and wait for the next one without holding up the loop."""
         try:
-            yield batch
-        except BaseException:
-            _settle(table, batch)
-            raise
-        try:
-            if not batch.is_over:
-                batch.ack()
+            self._batch = await in_thread(self._take, _return)
         except ClosedError:
+            raise StopAsyncIteration from None
+        return self._batch
+
+    def _take(self) -> RolloutBatch:
+        before, self._batch = self._batch, None
+        if before is not None and not before.is_over:
+            before.ack()
+        return self._table().sample(**self._how)
+
+    def __del__(self) -> None:
+        """End the lease of the last batch of a loop that was left."""
+        batch = self._batch
+        if batch is None or batch.is_over:
             return
+        if self._is_async:
+            with contextlib.suppress(RuntimeError):
+                threading.Thread(target=_settle, args=(batch,)).start()
+        else:
+            _settle(batch)
 
 
 def _return(batch: RolloutBatch) -> None:
@@ -88,9 +81,9 @@ def _return(batch: RolloutBatch) -> None:
             batch.nack()
 
 
-def _settle(table: RolloutTable, batch: RolloutBatch) -> None:
-    """End the lease of the last batch of a loop that was left."""
+def _settle(batch: RolloutBatch) -> None:
+    """Acknowledge a batch if it was learned from, and return it otherwise."""
     with contextlib.suppress(EchoicError):
-        if not batch.is_over and table.version > batch.target:
+        if batch._table.version() > batch.target:
             batch.ack()
     _return(batch)

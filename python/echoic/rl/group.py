@@ -155,10 +155,10 @@ class Item:
             version = group._worker._version
             if version is None:
                 version = group.version
-        if blobs is not None:
-            self._blobs = {**(self._blobs or {}), **blobs}
         if self._fields is not None:
             raise RolloutError(f"expected an item that is not done, got {self!r}")
+        if blobs is not None:
+            self._blobs = {**(self._blobs or {}), **blobs}
         if self._columns is None:
             self._columns, self._version = columns, version
         elif self._more is None:
@@ -383,7 +383,14 @@ class Group:
 
     @property
     def handle(self) -> str:
-        """What the handles of its items begin with."""
+        """What the handles of its items begin with.
+
+        Raises:
+            RolloutError: If its block has not begun.
+        """
+        if self._word is None and self._is_ours:
+            raise RolloutError(f"expected a group whose block has begun, got {self!r}")
+        self._worker._unused.pop(self._hold, None)
         return f"{self._hold[0]}.{self._hold[1]}"
 
     @property
@@ -408,6 +415,8 @@ class Group:
     def _known(self) -> str:
         self._worker._collect()
         if self._word is None:
+            if self._is_ours:
+                return _RUNNING
             try:
                 self._word = self._table.status(self._hold)[0]
             except GroupNotFoundError:
@@ -416,11 +425,14 @@ class Group:
 
     def fail(self) -> None:
         """Give the group up, so that another can be made; what was written is not sent."""
+        is_reserved = self._word is not None or not self._is_ours
         self._is_sent = True
         self._items = None
         self._word = "rejected"
         self._worker._open.discard(self)
-        self._worker._give_back(self._table, [self._hold])
+        if is_reserved:
+            self._worker._unused.pop(self._hold, None)
+            self._worker._give_back(self._table, [self._hold])
 
     # What the end of its block sends.
 
@@ -500,8 +512,9 @@ class Group:
     def __enter__(self) -> Self:
         worker = self._worker
         if self._word is None:
-            worker._reserve_now(self)
-        worker._open.add(self)
+            worker._raise()
+            self._reserved(*worker._reserve([self.key], self._source, resumes=False))
+        self._begin()
         return self
 
     def __exit__(
@@ -527,8 +540,9 @@ class Group:
     async def __aenter__(self) -> Self:
         worker = self._worker
         if self._word is None:
-            await worker._reserve_later(self)
-        worker._open.add(self)
+            reserve = worker._reserver.reserve([self.key], self._source, resumes=False)
+            self._reserved(*await reserve)
+        self._begin()
         self._loop = asyncio.get_running_loop()
         return self
 
@@ -547,13 +561,24 @@ class Group:
             self._end(kind)
             return
         try:
-            calls = self._calls()
-            if not worker._sends(calls, self._loop):
-                await worker._post_later(calls)
+            await worker._post_later(self._calls())
         except Exception as error:
             # A task that is cancelled while there is no room has sent nothing yet, but will.
             self._end(type(error))
             raise
+
+    def _begin(self) -> None:
+        """Have the reservation renewed while the block runs."""
+        self._worker._unused.pop(self._hold, None)
+        if not self._is_sent:
+            self._worker._open.add(self)
+
+    def __del__(self) -> None:
+        """Give back a group whose block never began, and whose handle no other process has."""
+        if self._word is not None and not self._is_sent:
+            give_back = self._worker._unused.pop(self._hold, None)
+            if give_back is not None:
+                give_back(self._table, [self._hold])
 
     def _end(self, kind: type[BaseException]) -> None:
         """Give the group up; or leave it to another worker, if this one is being stopped."""

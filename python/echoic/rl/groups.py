@@ -123,6 +123,7 @@ class Groups:
         worker = self._worker
         if len(given) == 2:
             # What another worker began; the first prompt is still to come.
+            worker._unused[given[0][:2]] = worker._suspend
             return Group(worker, given[0][2], given[0][2], self._source)._resumed(*given)
         prompt, key = self._prompts[0]
         if given[2] != key:
@@ -132,6 +133,7 @@ class Groups:
             return None
         self._prompts.popleft()
         self._begun += 1
+        worker._unused[given[:2]] = worker._give_back
         return Group(worker, prompt, key, self._source)._reserved(given)
 
     def _wanted(self) -> list[str]:

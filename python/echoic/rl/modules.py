@@ -35,7 +35,7 @@ def load_tree(model: Any, tree: Any) -> None:
     """Copy a tree of arrays into a module, or into the tensors and arrays of a tree like it.
 
     Raises:
-        SpecError: If the names or shapes differ. Nothing was copied.
+        SpecError: If the names or shapes differ, or a leaf can't be written. Nothing was copied.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
@@ -56,6 +56,17 @@ def load_tree(model: Any, tree: Any) -> None:
             for at, (leaf, array) in enumerate(zip(leaves, arrays, strict=True))
         ]
     for name, leaf, array in pairs:
+        is_array = isinstance(leaf, np.ndarray)
+        if is_array:
+            is_writable = leaf.flags.writeable and np.can_cast(array.dtype, leaf.dtype, "same_kind")
+        else:
+            is_writable = torch is not None and isinstance(leaf, torch.Tensor)
+        if not is_writable:
+            kind = f"a {leaf.dtype} array" if is_array else f"a {type(leaf).__name__}"
+            raise SpecError(
+                f"expected {name} to be a tensor or an array that {array.dtype} can be written to, "
+                f"got {kind}"
+            )
         if tuple(leaf.shape) != tuple(array.shape):
             raise SpecError(
                 f"expected {name} of shape {tuple(leaf.shape)}, got {tuple(array.shape)} in the "

@@ -61,6 +61,9 @@ _GRACE = 0.05
 # Seconds of a lease of batches.
 _LEASE = 600.0
 
+# What is known of a group that was given up, or left to others.
+_ENDED = frozenset({"rejected", "expired"})
+
 _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
@@ -139,6 +142,9 @@ class Worker:
         self._lock = threading.RLock()
         self._is_closed = False
         self._open: set[Group] = set()
+        # What gives back each group that an iteration returned and whose block has not begun.
+        self._unused: dict[tuple[int, int], Callable[[NativeTable, list[tuple[int, int]]], None]]
+        self._unused = {}
         # Calls without an answer, in their order, and the bytes of their tokens.
         self._pending: deque[tuple[RolloutCall, Group, int]] = deque()
         self._pending_bytes = 0
@@ -243,18 +249,20 @@ class Worker:
 
         What is written to it is sent at once, and not waited for; see :meth:`flush`. A handle
         belongs to one reservation: when that has expired, nothing is changed, and the status of
-        the item's group is ``"dropped"``.
+        the item's group is ``"dropped"``. Only one process at a time may write tokens of an item,
+        since tokens that two write at once count as a repetition.
 
         Raises:
             ValueError: If the text is no handle.
+            EchoicError: If something was refused that was sent before; see :meth:`flush`.
         """
         hold, index = parse_handle(handle)
+        self._raise()
         self._connected()
         group = Group(self, None, "", "")
         group._table, group._hold = self._native, hold
         group._is_sent = group._at_once = True
-        with contextlib.suppress(RuntimeError):
-            group._loop = asyncio.get_running_loop()
+        group._loop = _running_loop()
         group._is_ours = False
         group.version = self.version
         item = Item(group, index)
@@ -285,17 +293,6 @@ class Worker:
             self._waits.pop()
         self._renewer.start()
         return given
-
-    def _reserve_now(self, group: Group) -> None:
-        """Reserve a group that has no reservation; wait for it."""
-        self._raise()
-        (given,) = self._reserve([group.key], group._source, resumes=False)
-        group._reserved(given)
-
-    async def _reserve_later(self, group: Group) -> None:
-        """Reserve a group that has no reservation, without holding up the loop."""
-        (given,) = await self._reserver.reserve([group.key], group._source, resumes=False)
-        group._reserved(given)
 
     def _discard(self, given: Sequence[Given]) -> None:
         """Give back reservations that are not used."""
@@ -341,19 +338,13 @@ class Worker:
         elif any(not group._is_ours for group, _, _ in calls):
             # Such a call waits for an answer first, which says how far the item is.
             for call in calls:
-                self._renewer.do(partial(self._try_to_send, call))
-        else:
+                self._renewer.do(partial(self._try, call[0], partial(self._send, call)))
+        elif loop is _running_loop():
             self._send_queue().post(calls, is_awaited=False)
-
-    def _sends(self, calls: Sequence[Call], loop: asyncio.AbstractEventLoop | None) -> bool:
-        """Send a call if that is all that a loop has to send, and there is room."""
-        if len(calls) != 1:
-            return False
-        queue = self._send_queues.get(loop)  # type: ignore[arg-type]
-        if (queue is not None and queue.is_waiting) or not self._has_room(calls[0][2]):
-            return False
-        self._send(calls[0])
-        return True
+        else:
+            # Of a thread that works for a task, such as one of `asyncio.to_thread`.
+            post = partial(self._post, calls, loop)
+            loop.call_soon_threadsafe(self._try, calls[0][0], post)
 
     async def _post_later(self, calls: Sequence[Call]) -> None:
         """Send calls, without holding up the loop."""
@@ -369,10 +360,11 @@ class Worker:
         loop = asyncio.get_running_loop()
         found = self._send_queues.get(loop)
         if found is None:
-            self._send_queues = {
-                one: box for one, box in self._send_queues.items() if not one.is_closed()
-            }
-            found = self._send_queues[loop] = SendQueue(self)
+            # Other threads have loops too.
+            with self._lock:
+                queues = self._send_queues.items()
+                self._send_queues = {one: box for one, box in queues if not one.is_closed()}
+                found = self._send_queues[loop] = SendQueue(self)
         return found
 
     def _send(self, call: Call) -> None:
@@ -394,12 +386,12 @@ class Worker:
         if len(self._pending) >= _MOST_CALLS // 2:
             self._collect()
 
-    def _try_to_send(self, call: Call) -> None:
+    def _try(self, group: Group, send: Callable[[], object]) -> None:
         """Send something of a group; keep its error."""
         try:
-            self._send(call)
+            send()
         except Exception as error:
-            self._failed(call[0], error)
+            self._failed(group, error)
 
     def _has_room(self, size: int) -> bool:
         """Whether a call of this many bytes would not wait."""
@@ -430,11 +422,15 @@ class Worker:
     def _note(self, call: RolloutCall, group: Group) -> None:
         """Take note of an answer."""
         try:
-            group._word = call.wait()
+            word = call.wait()
         except GroupNotFoundError:
-            group._word = "expired"
+            word = "expired"
         except EchoicError as error:
             self._failed(group, error)
+            return
+        # The answer to a call from before the group was given up does not open it again.
+        if group._word not in _ENDED:
+            group._word = word
 
     def _failed(self, group: Group, error: Exception) -> None:
         """Keep the error of a call that was not waited for."""
@@ -457,7 +453,7 @@ class Worker:
         Raises:
             WaitTimeoutError: If it was not in time.
             EchoicError: If something was refused; a note names its group, which was given up. Each
-                call raises one such error, and so does the next group.
+                call raises one such error, and so does the next group or :meth:`item`.
         """
         self._renewer.drain(timeout)
         if self._native is not None and self._pending:
@@ -473,8 +469,8 @@ class Worker:
     def close(self, timeout: float | None = None) -> None:
         """Send what is on its way, give reservations back, and end the connection.
 
-        Calls that wait raise :class:`~echoic.errors.ClosedError`. Groups whose blocks still run are
-        given up.
+        Calls that wait raise :class:`~echoic.errors.ClosedError`. Groups whose blocks still run, or
+        have not begun, are given up.
 
         Args:
             timeout: Seconds to wait for answers; ``None`` waits for as long as the server can be
@@ -491,6 +487,9 @@ class Worker:
         for found in list(self._iterations):
             if (groups := found()) is not None:
                 groups._end()
+        while self._unused:
+            hold, give_back = self._unused.popitem()
+            give_back(self._native, [hold])
         for group in list(self._open):
             group._end(GeneratorExit)
         self._renewer.close()
@@ -622,6 +621,14 @@ class Worker:
 
     def __repr__(self) -> str:
         return f"Worker({self.name!r}, {self._connection._named()})"
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the loop of this thread, if one runs."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _joined(connection: Connection, name: str, partial: bool, table: str | None) -> Worker:
