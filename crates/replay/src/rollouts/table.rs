@@ -308,7 +308,10 @@ impl RolloutTable {
 
     fn wake_for(&self, change: &Change, outcome: &Outcome) {
         match (change, outcome) {
-            (Change::Append(_) | Change::Update(_), Outcome::Appended(GroupStatus::Running))
+            (
+                Change::Append(_) | Change::Update(_),
+                Outcome::Appended(GroupStatus::Running | GroupStatus::Delivered),
+            )
             | (Change::Renew { .. } | Change::Extend { .. } | Change::Reserve(_), _) => {}
             (Change::Append(_) | Change::Update(_), Outcome::Appended(GroupStatus::Complete)) => {
                 // One that is complete no longer runs.
