@@ -26,7 +26,7 @@ def test_whatever_is_killed_each_group_is_learned_from_once(forks: Forks, folder
 
     curve = folder / "curve.jsonl"
     # Imported once, for all programs.
-    forks.start("examples.async_grpo:policy").wait()
+    forks.start("examples.async_grpo:policy").communicate()
 
     def start(role: str, number: int) -> Fork:
         source = "import pathlib, examples.async_grpo as one\none.{}(pathlib.Path({!r}), {})"
@@ -41,14 +41,15 @@ def test_whatever_is_killed_each_group_is_learned_from_once(forks: Forks, folder
     worker, killed = start("work", 1), start("work", 2)
     wait_for(UPDATES // 3)
     killed.kill()
+    killed.communicate()
     other = start("work", 3)
     wait_for(UPDATES // 2)
     learner.kill()
-    learner.wait()
+    learner.communicate()
     learner = start("learn", UPDATES)
-    assert learner.wait() == 0, learner.communicate()
-    for one in (worker, other):
-        assert one.wait(60) == 0, one.communicate()
+    for one in (learner, worker, other):
+        said = one.communicate(timeout=120)
+        assert one.returncode == 0, said
 
     rows = [json.loads(line) for line in curve.read_text().splitlines()]
     # An update that was not saved is repeated.
