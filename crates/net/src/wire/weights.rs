@@ -17,12 +17,12 @@ use super::{WireError, read_whole};
 
 /// The longest text that says what tree leaves belong to.
 pub const MAX_STRUCTURE: u32 = 16 << 20;
-/// The most bytes of a list of leaves: 128 for each of 131,072.
-pub const MAX_LEAVES: u32 = 16 << 20;
+/// The most bytes of a list of leaves: 64 for each of the most that there may be.
+const MAX_LEAVES_BYTES: u32 = 16 << 20;
 /// The largest payload of a WANT or a NEED: a number and a sum for each chunk of the largest publication.
 pub const MAX_WANT: u32 = (12 << 20) + MAX_CONTROL;
 /// The largest payload of a PUBLICATION or a PUBLISH.
-pub const MAX_PUBLICATION: u32 = MAX_STRUCTURE + MAX_LEAVES + MAX_WANT;
+pub const MAX_PUBLICATION: u32 = MAX_STRUCTURE + MAX_LEAVES_BYTES + MAX_WANT;
 /// The largest payload of a CHUNK.
 pub const MAX_CHUNK: u32 = MAX_CHUNK_BYTES as u32 + CHUNK_HEAD;
 /// How many regions a client keeps mapped: when it gets one more, both sides forget the one that came first.
@@ -178,7 +178,7 @@ impl LinkSpeed {
 /// [`WireError::Codec`] names the limit.
 pub fn check(plan: &Plan) -> Result<(), WireError> {
     WireError::check_most("structure of a tree", MAX_STRUCTURE, plan.structure().len())?;
-    WireError::check_bytes("length of the leaves", MAX_LEAVES, plan.spec())
+    WireError::check_bytes("length of the leaves", MAX_LEAVES_BYTES, plan.spec())
 }
 
 variants! {
