@@ -62,9 +62,14 @@ def test_items_of_one_call_are_those_of_many(make: Make) -> None:
     one, two = columns(3), columns(5, 10)
     flat = {name: np.concatenate([one[name], two[name]]) for name in one}
     rewards = np.array([0.25, 0.75], np.float32)
-    status = reservation.add_items([3, 5], flat, {"reward": rewards, "prompt": np.array([7, 7])})
-    assert status == "complete"
+    fields = {"reward": rewards, "prompt": np.array([7, 7])}
+    versions = [0, 0, 1, 1, 2, 2, 2, 2]
+    for wrong in (versions[1:], [*versions, 2]):
+        with pytest.raises(SpecError, match="each of 8 tokens"):
+            reservation.add_items([3, 5], flat, fields, versions=wrong)
+    assert reservation.add_items([3, 5], flat, fields, versions=versions) == "complete"
     batch = table.sample()
+    assert batch.versions.tolist() == versions
     assert [item["tokens"].tolist() for item in batch] == [
         one["tokens"].tolist(),
         two["tokens"].tolist(),

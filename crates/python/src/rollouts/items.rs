@@ -321,27 +321,42 @@ fn runs(
     versions: &Bound<'_, PyAny>,
     tokens: usize,
 ) -> PyResult<SmallVec<[Run; 1]>> {
-    let mut runs = SmallVec::new();
-    if let Ok(version) = versions.extract::<i64>() {
-        if tokens > 0 {
-            runs.push(Run { version, tokens: tokens as u32 });
-        }
-        return Ok(runs);
+    match versions.extract::<i64>() {
+        Ok(version) => Ok(runs_of_one(version, tokens)),
+        Err(_) => Ok(runs_of_each(&versions_of_each(py, versions, tokens)?)),
     }
+}
+
+fn runs_of_one(version: i64, tokens: usize) -> SmallVec<[Run; 1]> {
+    let tokens = tokens as u32;
+    Some(Run { version, tokens }).filter(|_| tokens > 0).into_iter().collect()
+}
+
+fn runs_of_each(versions: &[i128]) -> SmallVec<[Run; 1]> {
+    let mut runs: SmallVec<[Run; 1]> = SmallVec::new();
+    for version in versions {
+        let version = i64::try_from(*version).unwrap_or(i64::MAX);
+        match runs.last_mut() {
+            Some(Run { version: last, tokens }) if *last == version => *tokens += 1,
+            _ => runs.push(Run { version, tokens: 1 }),
+        }
+    }
+    runs
+}
+
+/// A version of each of so many tokens.
+fn versions_of_each(
+    py: Python<'_>,
+    versions: &Bound<'_, PyAny>,
+    tokens: usize,
+) -> PyResult<Vec<i128>> {
     let versions = index_numbers(versions)?;
     if versions.len() != tokens {
         let got = versions.len();
         let text = format!("versions: expected one, or one of each of {tokens} tokens; got {got}");
         return Err(spec_error(py, text));
     }
-    for version in versions {
-        let version = i64::try_from(version).unwrap_or(i64::MAX);
-        match runs.last_mut() {
-            Some(Run { version: last, tokens }) if *last == version => *tokens += 1,
-            _ => runs.push(Run { version, tokens: 1 }),
-        }
-    }
-    Ok(runs)
+    Ok(versions)
 }
 
 /// The place of bytes among those that differ. Those of which a few bytes are alike are compared with the last ones of
@@ -400,18 +415,17 @@ fn runs_flat(
     versions: &Bound<'_, PyAny>,
     lengths: &[usize],
 ) -> PyResult<Vec<SmallVec<[Run; 1]>>> {
-    let each = versions.extract::<i64>().is_err();
-    let versions_of = |from: usize, to: usize| match each {
-        true => versions.get_item(pyo3::types::PySlice::new(py, from as isize, to as isize, 1)),
-        false => Ok(versions.clone()),
-    };
-    let mut all_runs = Vec::with_capacity(lengths.len());
-    let mut start = 0;
-    for length in lengths {
-        all_runs.push(runs(py, &versions_of(start, start + length)?, *length)?);
-        start += length;
+    if let Ok(version) = versions.extract::<i64>() {
+        return Ok(lengths.iter().map(|length| runs_of_one(version, *length)).collect());
     }
-    Ok(all_runs)
+    let versions = versions_of_each(py, versions, lengths.iter().sum())?;
+    let mut rest = versions.as_slice();
+    let of_item = |length: &usize| {
+        let (here, behind) = rest.split_at(*length);
+        rest = behind;
+        runs_of_each(here)
+    };
+    Ok(lengths.iter().map(of_item).collect())
 }
 
 /// The versions of items: one of all, or for each item one, or one of each of its tokens.
@@ -421,7 +435,7 @@ fn runs_apart(
     lengths: &[usize],
 ) -> PyResult<Vec<SmallVec<[Run; 1]>>> {
     if versions.extract::<i64>().is_ok() {
-        return lengths.iter().map(|length| runs(py, versions, *length)).collect();
+        return runs_flat(py, versions, lengths);
     }
     let given: Vec<Bound<'_, PyAny>> = versions.try_iter()?.collect::<PyResult<_>>()?;
     if given.len() != lengths.len() {
@@ -581,12 +595,9 @@ impl<'a> Still<'a> {
         self.lengths.iter().zip(self.runs).enumerate().map(item).collect()
     }
 
-    /// The heads of changes that bring the items, from a place in the group on.
+    /// The heads of changes that bring the items, of which there is one at least, from a place in the group on.
     pub fn heads(&self, hold: Hold, first: u32, priority: f64) -> Vec<u8> {
-        let row: usize = match self.apart {
-            Some(count) => self.columns.iter().take(count).map(|(_, size)| size).sum(),
-            None => self.columns.iter().map(|(_, size)| size).sum(),
-        };
+        let row: usize = self.columns_of(0, 0).0.iter().map(|(_, size)| size).sum();
         // Less than what comes before the fields, with one version.
         let mut out = Vec::with_capacity(self.lengths.len() * 64 + self.fields.len());
         let mut sent = 0;
