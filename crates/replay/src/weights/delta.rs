@@ -93,9 +93,6 @@ impl DeltaWriter {
             }
             _ => ChunkForm::Whole,
         };
-        if form == ChunkForm::Whole && !is_slow {
-            return form;
-        }
         self.failed = if form == ChunkForm::Whole { self.failed + 1 } else { 0 };
         self.untried = (1 << self.failed.min(MOST_UNTRIED)) - 1;
         form
@@ -162,7 +159,9 @@ fn parts(bytes: &[u8]) -> Vec<u8> {
         return bytes.to_vec();
     }
     let step = (bytes.len() - PART) / (PARTS - 1) / 64 * 64;
-    (0..PARTS).flat_map(|at| &bytes[at * step..][..PART]).copied().collect()
+    let mut parts = Vec::with_capacity(PARTS * PART);
+    (0..PARTS).for_each(|at| parts.extend_from_slice(&bytes[at * step..][..PART]));
+    parts
 }
 
 /// How many elements differ.
