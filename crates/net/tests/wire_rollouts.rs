@@ -474,11 +474,11 @@ fn blobs_that_have_other_bytes_than_told_are_refused() {
         let head = Head { lease, lease_ms: None, target: 0, shape, names, blobs };
         DeliveryHead { id: 1, head }.bytes(&config("x")).unwrap_err().to_string()
     };
-    let told = refused(vec![place("x", 0, 6)]);
-    assert!(told.contains("bytes of blobs: expected 5, got 6"), "{told}");
+    let error = refused(vec![place("x", 0, 6)]);
+    assert!(error.contains("bytes of blobs: expected 5, got 6"), "{error}");
     // Part of another one.
-    let told = refused(vec![place("x", 0, 5), place("y", 0, 4)]);
-    assert!(told.contains("place of a blob: expected 5, got 0"), "{told}");
+    let error = refused(vec![place("x", 0, 5), place("y", 0, 4)]);
+    assert!(error.contains("place of a blob: expected 5, got 0"), "{error}");
 }
 
 #[test]

@@ -124,7 +124,7 @@ pub struct Crowd {
     pub sequences: HashMap<(u64, u32), u32>,
     /// How many tokens each item has.
     pub tokens: HashMap<(u64, u32), u32>,
-    /// Items of a group that somebody is about to finish, and those of which values come then.
+    /// Items of a group that are about to be finished, and those whose values come after that.
     finishing: Vec<(Hold, u32)>,
     updating: Vec<(Hold, u32)>,
     /// Whether values may come late.

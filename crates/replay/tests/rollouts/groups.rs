@@ -208,7 +208,7 @@ fn an_item_is_finished_when_its_late_values_have_come() {
     assert_eq!(table.append(bare(hold, 0, 2)), GroupStatus::Running);
     assert_eq!(table.append(bare(hold, 1, 3)), GroupStatus::Running);
     assert_eq!(updated(&mut table, update(hold, 0, 2, 0.0)), GroupStatus::Running);
-    // A mask of the first tokens is none of those that come after it.
+    // A mask of the first tokens says nothing of those that come after it.
     let mut masked = update(hold, 1, 3, 1.0);
     masked.values.fields.clear();
     assert_eq!(updated(&mut table, masked), GroupStatus::Running);
@@ -307,7 +307,7 @@ fn what_may_not_be_late_is_not_left_out_and_updates_fit_the_schema() {
         table.apply(Change::Update(wrong)).unwrap_err();
     }
     assert_eq!(updated(&mut table, good), GroupStatus::Running);
-    // A group that is left is nobody's.
+    // A suspended group has no producer.
     table.apply(Change::Suspend { holds: vec![hold] }).expect("it is held");
     assert_eq!(updated(&mut table, update(hold, 0, 2, 1.0)), GroupStatus::Expired);
 }

@@ -228,7 +228,7 @@ impl World {
                 let (group, item) = (update.hold.group, update.item);
                 match status {
                     GroupStatus::Running => {
-                        assert!(is_held(&update.hold), "{update:?} is nobody's");
+                        assert!(is_held(&update.hold), "{update:?} is of no reservation");
                     }
                     GroupStatus::Complete => {
                         self.completed.entry(group).or_insert(update.hold);
