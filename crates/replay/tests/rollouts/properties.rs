@@ -45,6 +45,8 @@ struct World {
     batches: HashMap<u64, Made>,
     /// Shares that wait for a consumer of their rank: never delivered, or given back.
     waiting: BTreeSet<(u64, u32)>,
+    /// These, and others that may be queued again for all that is known here.
+    untaken: BTreeSet<(u64, u32)>,
     /// The rewards that came last, of those that came apart.
     rewards: HashMap<(u64, u32), Vec<u8>>,
     /// How many changes there were.
@@ -89,6 +91,7 @@ impl World {
             shares: HashMap::new(),
             batches: HashMap::new(),
             waiting: BTreeSet::new(),
+            untaken: BTreeSet::new(),
             rewards: HashMap::new(),
             changes: 0,
             is_compared: true,
@@ -236,7 +239,7 @@ impl World {
                     GroupStatus::Delivered => {
                         // It may also wait in a batch for its rank.
                         let is_in_batch =
-                            self.state.contains_key(&group) || !self.waiting.is_empty();
+                            self.state.contains_key(&group) || !self.untaken.is_empty();
                         assert!(is_in_batch, "{update:?} was not delivered");
                     }
                     _ => {}
@@ -290,6 +293,7 @@ impl World {
             }
             (Change::Publish { version }, Ok(_)) => {
                 self.waiting.retain(|(batch, _)| self.batches[batch].target >= *version);
+                self.untaken.retain(|(batch, _)| self.batches[batch].target >= *version);
             }
             (Change::Restore { version }, Ok(_)) => {
                 for (lease, _) in self.crowd.leases.clone() {
@@ -300,6 +304,7 @@ impl World {
                 self.crowd.hear(change, outcome);
                 self.look_for_what_came_back();
                 self.waiting.clear();
+                self.untaken.clear();
                 self.restored(*version);
             }
             _ => {}
@@ -366,11 +371,13 @@ impl World {
         assert_eq!(rank, want.rank);
         let made = self.batches.entry(batch).or_insert_with(|| {
             self.waiting.extend((0..want.ranks).map(|rank| (batch, rank)));
+            self.untaken.extend((0..want.ranks).map(|rank| (batch, rank)));
             Made { want: *want, target: share.target, groups: 0, lags: 0 }
         });
         assert!(made.is_for(want), "it is another one's batch: {:?}", made.want);
         assert_eq!(made.target, share.target);
         self.waiting.remove(&(batch, rank));
+        self.untaken.remove(&(batch, rank));
         match self.shares.get(&(batch, rank)) {
             Some(same) => {
                 assert_eq!(same, &groups, "a retry gets the same");
