@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from echoic.agents.async_execution import (
+from echoic.agents.llm import (
     AsyncExecutionEngine,
     ExecutionConfig,
     SamplingParams,

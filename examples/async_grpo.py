@@ -12,8 +12,7 @@ from pathlib import Path
 import echoic.rl
 import numpy as np
 import torch
-from echoic.agents.async_execution import TinyConfig, TinyTransformer
-from echoic.agents.learners import GRPOConfig, GRPOLearner
+from echoic.agents.llm import GRPOConfig, GRPOLearner, TinyConfig, TinyTransformer
 
 SEP, END = 6, 7  # Tokens are six digits and these.
 COLUMNS, FIELDS = {"tokens": "int32", "logprobs": "float32", "mask": "uint8"}, {"reward": "float32"}

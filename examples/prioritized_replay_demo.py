@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from echoic.agents.prioritized_replay import PrioritizedReplayBuffer, ReplayConfig
+from echoic.agents.replay import PrioritizedReplayBuffer, ReplayConfig
 
 from examples.training import sayer
 

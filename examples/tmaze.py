@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from echoic.agents.latent_planning import LatentPlanningOptimizer, PlanDivergence, PlanningConfig
-from echoic.agents.learners import GAECalculator, PPOConfig, PPOLearner, PPOTrainingStep
+from echoic.agents.plans import LatentPlanningOptimizer, PlanDivergence, PlanningConfig
+from echoic.agents.training import GAECalculator, PPOConfig, PPOLearner, PPOTrainingStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
-from echoic.agents.async_execution import (
+from echoic.agents.bandwidth import BandwidthEfficiencyTracker
+from echoic.agents.llm import (
     Batcher,
     ExecutionConfig,
     KVCacheManager,
@@ -31,8 +32,7 @@ from echoic.agents.async_execution import (
     TinyConfig,
     TinyTransformer,
 )
-from echoic.agents.async_execution.rollouts import Rollout
-from echoic.agents.bandwidth import BandwidthEfficiencyTracker
+from echoic.agents.llm.requests import Rollout
 from rich.console import Console
 from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
@@ -154,10 +154,10 @@ def _model(name: str) -> Any:
     if name != "SmolLM2-135M":
         return TinyTransformer(MIDDLE, device="cpu")
     try:
-        from echoic.agents.async_execution.transformers import (
+        from echoic.agents.backbones import smollm2
+        from echoic.agents.llm.transformers import (
             TransformersModel,
         )
-        from echoic.agents.backbones import smollm2
     except ImportError as error:
         return str(error)
     return smollm2.available() or TransformersModel(smollm2.load("cpu")[0])

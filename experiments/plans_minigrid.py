@@ -18,8 +18,8 @@ import gymnasium
 import minigrid  # noqa: F401 - registers its environments
 import numpy as np
 import torch
-from echoic.agents.latent_planning import LatentPlanningOptimizer, PlanningConfig
-from echoic.agents.learners import GAECalculator, PPOConfig, PPOLearner, PPOTrainingStep
+from echoic.agents.plans import LatentPlanningOptimizer, PlanningConfig
+from echoic.agents.training import GAECalculator, PPOConfig, PPOLearner, PPOTrainingStep
 from rich.console import Console
 from rich.table import Table
 

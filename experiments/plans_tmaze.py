@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from echoic.agents.latent_planning import PlanDivergence
-from echoic.agents.latent_planning.encoder import gaussian_kl
+from echoic.agents.plans import PlanDivergence
+from echoic.agents.plans.encoder import gaussian_kl
 from rich.console import Console
 from rich.table import Table
 

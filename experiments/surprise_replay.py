@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from echoic.agents.prioritized_replay import PrioritizedReplayBuffer, ReplayConfig
+from echoic.agents.replay import PrioritizedReplayBuffer, ReplayConfig
 from rich.console import Console
 from rich.table import Table
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from echoic.agents.learners import (
+from echoic.agents.llm import (
     GRPOConfig,
     GRPOLearner,
     RLOOConfig,

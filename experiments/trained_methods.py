@@ -19,9 +19,9 @@ from echoic.agents.baselines import Cell, Method, register_method
 from echoic.agents.baselines.trained import EchoRL
 from echoic.agents.environments import make_environment, register_environment
 from echoic.agents.evaluation import BenchmarkConfig, EchoRLBenchmark
-from echoic.agents.latent_planning import PlanningConfig
-from echoic.agents.learners import PPOConfig
-from echoic.agents.prioritized_replay import ReplayConfig
+from echoic.agents.plans import PlanningConfig
+from echoic.agents.replay import ReplayConfig
+from echoic.agents.training import PPOConfig
 from rich.console import Console
 from rich.table import Table
 

@@ -44,10 +44,10 @@ MODULES = {
     "reverb": "echoic.reverb",
     "echo_rl": "echoic.agents",
     "echo_rl.core": "echoic.agents",
-    "echo_rl.core.async_execution": "echoic.agents.async_execution",
+    "echo_rl.core.async_execution": "echoic.agents.llm",
     "echo_rl.core.bandwidth": "echoic.agents.bandwidth",
-    "echo_rl.core.latent_planning": "echoic.agents.latent_planning",
-    "echo_rl.core.prioritized_replay": "echoic.agents.prioritized_replay",
+    "echo_rl.core.latent_planning": "echoic.agents.plans",
+    "echo_rl.core.prioritized_replay": "echoic.agents.replay",
     "echo_rl.environments.alfworld": "echoic.agents.environments.alfworld",
     "echo_rl.environments.arc": "echoic.agents.environments.arc",
     "echo_rl.environments.cruxeval": "echoic.agents.environments.cruxeval",
@@ -762,7 +762,7 @@ def test_echorl_parts_without_torch(capsys: pytest.CaptureFixture[str]) -> None:
 def test_echorl_planning_and_settings() -> None:
     needs_agents()
     from echoic.agents import PlanningConfig
-    from echoic.agents.latent_planning import PolicyNetwork
+    from echoic.agents.plans import PolicyNetwork
 
     names = run("EchoRL: planning", PlanningConfig=PlanningConfig, PolicyNetwork=PolicyNetwork)
     assert names["encoder"] is not None
@@ -776,7 +776,7 @@ def test_echorl_planning_and_settings() -> None:
 def test_echorl_execution() -> None:
     torch = pytest.importorskip("torch")
     from echoic.agents import ExecutionConfig
-    from echoic.agents.latent_planning import PolicyNetwork
+    from echoic.agents.plans import PolicyNetwork
 
     names = run(
         "EchoRL: execution",

@@ -3792,7 +3792,7 @@ def temporal_kl(cur: Any, prev: Any, sigma_squared: float) -> float:
     """How far a plan moved: the KL divergence of two normal distributions of one variance.
 
     ``|cur - prev|**2 / (2 * sigma_squared)``, in double precision. It is a number without a
-    gradient; :mod:`echoic.agents.latent_planning` has the divergence that is learned from.
+    gradient; :mod:`echoic.agents.plans` has the divergence that is learned from.
 
     Args:
         cur: A plan ``(dim,)``.

@@ -11,24 +11,17 @@ from typing import TYPE_CHECKING
 from echoic.agents._lazy import lazily
 
 if TYPE_CHECKING:
-    from echoic.agents.async_execution import *
     from echoic.agents.backbones import *
     from echoic.agents.bandwidth import *
     from echoic.agents.environments import *
     from echoic.agents.evaluation import *
-    from echoic.agents.latent_planning import *
-    from echoic.agents.learners import *
     from echoic.agents.llm import *
     from echoic.agents.monitoring import *
-    from echoic.agents.prioritized_replay import *
-    from echoic.agents.remote_execution import *
+    from echoic.agents.plans import *
+    from echoic.agents.replay import *
     from echoic.agents.training import *
 
 _MODULES = {
-    "async_execution": (
-        "AsyncExecutionEngine ExecutionConfig KVCacheManager LatencyScheduler RolloutResult "
-        "SamplingParams"
-    ),
     "backbones": "Backbone",
     "bandwidth": (
         "BandwidthAwareScheduler BandwidthConfig BandwidthEfficiencyTracker BandwidthMetrics"
@@ -40,22 +33,22 @@ _MODULES = {
         "ReasoningGymEnvironment RoomsConfig RoomsEnvironment WebShopConfig WebShopEnvironment"
     ),
     "evaluation": "BenchmarkConfig BenchmarkResult EchoRLBenchmark TaskResult",
-    "latent_planning": (
-        "LatentPlanningOptimizer PlanWindows PlanningConfig PolicyNetwork SoftPrefixAdapter "
-        "TrajectoryEncoder TrajectoryPrior"
+    "llm": (
+        "AsyncExecutionEngine ExecutionConfig GRPOConfig GRPOLearner KVCacheManager LLMConfig "
+        "LLMTrainer LatencyScheduler LoRAConfig RLOOConfig RLOOLearner RemoteConfig RemoteEngine "
+        "Replica RolloutResult SamplingParams"
     ),
-    "learners": (
-        "GAECalculator GRPOConfig GRPOLearner LoRAConfig PPOConfig PPOLearner PPOTrainingStep "
-        "RLOOConfig RLOOLearner ValueNetwork"
-    ),
-    "llm": "LLMConfig LLMTrainer",
     "monitoring": (
         "MetricsCollector MetricsLogger PerformanceMetrics PerformanceMonitor SystemMonitor"
     ),
-    "prioritized_replay": (
-        "Experience HotColdBuffer PrioritizedReplayBuffer ReplayConfig SurpriseCalculator"
+    "plans": (
+        "LatentPlanningOptimizer PlanWindows PlanningConfig PolicyNetwork SoftPrefixAdapter "
+        "TrajectoryEncoder TrajectoryPrior"
     ),
-    "remote_execution": "RemoteConfig RemoteEngine Replica",
-    "training": "EchoRLTrainer TrainingConfig TrainingMetrics",
+    "replay": "Experience HotColdBuffer PrioritizedReplayBuffer ReplayConfig SurpriseCalculator",
+    "training": (
+        "EchoRLTrainer GAECalculator PPOConfig PPOLearner PPOTrainingStep TrainingConfig "
+        "TrainingMetrics ValueNetwork"
+    ),
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _MODULES)

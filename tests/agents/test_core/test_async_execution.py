@@ -16,7 +16,7 @@ from echoic.errors import ArgumentError, ClosedError, WaitTimeoutError
 
 torch = pytest.importorskip("torch")
 
-from echoic.agents.async_execution import (
+from echoic.agents.llm import (
     AsyncExecutionEngine,
     ExecutionConfig,
     KVCacheManager,
@@ -546,7 +546,7 @@ def test_a_policy_without_a_width_of_plans_needs_one() -> None:
 
 def test_the_documented_program_runs_as_written() -> None:
     """The program that this engine's names come from, with its root renamed."""
-    planning = pytest.importorskip("echoic.agents.latent_planning")
+    planning = pytest.importorskip("echoic.agents.plans")
 
     async def main() -> None:
         policy_network = planning.PolicyNetwork(state_dim=512, action_dim=20, latent_dim=512)

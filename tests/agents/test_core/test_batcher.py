@@ -10,7 +10,8 @@ import tiers
 
 torch = pytest.importorskip("torch")
 
-from echoic.agents.async_execution import (
+from echoic.agents.bandwidth import BandwidthEfficiencyTracker
+from echoic.agents.llm import (
     Batcher,
     ExecutionConfig,
     KVCacheManager,
@@ -20,8 +21,7 @@ from echoic.agents.async_execution import (
     TinyConfig,
     TinyTransformer,
 )
-from echoic.agents.async_execution.rollouts import Rollout, draw
-from echoic.agents.bandwidth import BandwidthEfficiencyTracker
+from echoic.agents.llm.requests import Rollout, draw
 
 from experiments import kv_sharing
 

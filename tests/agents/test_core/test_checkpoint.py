@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 import torch
-from echoic.agents.learners import checkpoint
+from echoic.agents import checkpoint
 from echoic.errors import ArgumentError, CheckpointError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 import torch
 from echoic.agents import devices
 from echoic.agents.kernels import EMAPlanTracker
-from echoic.agents.latent_planning import (
+from echoic.agents.plans import (
     LatentPlanningOptimizer,
     PlanDivergence,
     PlanningConfig,
@@ -24,7 +24,7 @@ from echoic.agents.latent_planning import (
     TrajectoryEncoder,
     windows_of,
 )
-from echoic.agents.prioritized_replay import ReplayConfig, SurpriseCalculator
+from echoic.agents.replay import ReplayConfig, SurpriseCalculator
 from echoic.errors import ArgumentError, CheckpointError
 
 if TYPE_CHECKING:
@@ -648,7 +648,7 @@ def test_a_planner_of_other_sizes_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_file_of_a_learner_is_no_planner(tmp_path: Path) -> None:
-    from echoic.agents.learners import checkpoint
+    from echoic.agents import checkpoint
 
     checkpoint.save(tmp_path / "a.ckpt", {}, kind="PPO learner")
     with pytest.raises(CheckpointError, match="'PPO learner', not of a 'latent planner'"):
@@ -660,7 +660,7 @@ def test_a_file_of_a_learner_is_no_planner(tmp_path: Path) -> None:
 
 def test_default_sizes_are_built_and_work(monkeypatch: pytest.MonkeyPatch) -> None:
     from echoic.agents import PolicyNetwork
-    from echoic.agents.latent_planning import (
+    from echoic.agents.plans import (
         LatentPlanningOptimizer,
         TrajectoryEncoder,
     )

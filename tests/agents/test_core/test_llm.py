@@ -13,9 +13,18 @@ from echoic.errors import ArgumentError, CollectorError
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from echoic.agents.async_execution import ExecutionConfig, TinyConfig, TinyTransformer
-from echoic.agents.learners import GRPOConfig, LoRAConfig, PPOConfig, RLOOConfig
-from echoic.agents.llm import Answer, LLMConfig, LLMTrainer
+from echoic.agents.llm import (
+    Answer,
+    ExecutionConfig,
+    GRPOConfig,
+    LLMConfig,
+    LLMTrainer,
+    LoRAConfig,
+    RLOOConfig,
+    TinyConfig,
+    TinyTransformer,
+)
+from echoic.agents.training import PPOConfig
 
 if TYPE_CHECKING:
     from pathlib import Path

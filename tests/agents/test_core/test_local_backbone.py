@@ -10,12 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from echoic.agents.async_execution import (
+from echoic.agents.backbones import Capabilities, LocalBackbone, Message, Price
+from echoic.agents.llm import (
     SamplingParams,
     TinyConfig,
     TinyTransformer,
 )
-from echoic.agents.backbones import Capabilities, LocalBackbone, Message, Price
 from echoic.errors import ArgumentError, BackboneError
 
 torch.set_num_threads(1)

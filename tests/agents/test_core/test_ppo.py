@@ -11,14 +11,9 @@ import pytest
 
 pytest.importorskip("torch")
 import torch
-from echoic.agents.latent_planning import LatentPlanningOptimizer, PlanningConfig, windows_of
-from echoic.agents.learners import (
-    GAECalculator,
-    PPOConfig,
-    PPOLearner,
-    PPOTrainingStep,
-    checkpoint,
-)
+from echoic.agents import checkpoint
+from echoic.agents.plans import LatentPlanningOptimizer, PlanningConfig, windows_of
+from echoic.agents.training import GAECalculator, PPOConfig, PPOLearner, PPOTrainingStep
 from echoic.errors import ArgumentError, CheckpointError
 from echoic.primitives import compute_vtrace
 

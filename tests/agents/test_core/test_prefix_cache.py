@@ -14,14 +14,14 @@ from echoic.errors import ArgumentError
 
 torch = pytest.importorskip("torch")
 
-from echoic.agents.async_execution import (
+from echoic.agents.llm import (
     ExecutionConfig,
     KVCacheManager,
     PagePool,
     RadixTree,
 )
-from echoic.agents.async_execution.cache import as_tokens
-from echoic.agents.async_execution.radix import common
+from echoic.agents.llm.cache import as_tokens
+from echoic.agents.llm.radix import common
 
 PLANE = [((1,), torch.float32)]
 

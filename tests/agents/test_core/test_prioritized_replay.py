@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from echoic.agents.kernels import EMAPlanTracker
-from echoic.agents.prioritized_replay import (
+from echoic.agents.replay import (
     Experience,
     HotColdBuffer,
     PrioritizedReplayBuffer,

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from echoic.agents.async_execution.rollouts import SamplingParams
-from echoic.agents.remote_execution import RemoteConfig, RemoteEngine, Replica
+from echoic.agents.llm import RemoteConfig, RemoteEngine, Replica
+from echoic.agents.llm.requests import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 from completions_server import CompletionsServer, continuation
-from echoic.agents.async_execution.rollouts import SamplingParams
 from echoic.agents.bandwidth import BandwidthEfficiencyTracker
-from echoic.agents.remote_execution import (
+from echoic.agents.llm import (
     Fault,
     PrefixRouter,
     RemoteConfig,
     RemoteEngine,
     Replica,
 )
-from echoic.agents.remote_execution.replica import counter_total
+from echoic.agents.llm.replica import counter_total
+from echoic.agents.llm.requests import SamplingParams
 from echoic.errors import ArgumentError, ClosedError, WaitTimeoutError
 
 PROMPT = list(range(40))

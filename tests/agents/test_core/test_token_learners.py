@@ -18,7 +18,7 @@ from echoic.rollouts import RolloutTable
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from echoic.agents.learners import (
+from echoic.agents.llm import (
     GRPOConfig,
     GRPOLearner,
     LoRAConfig,
@@ -28,12 +28,12 @@ from echoic.agents.learners import (
     TokenLearnerConfig,
     merge_lora,
 )
-from echoic.agents.learners.token_loss import (
+from echoic.agents.llm.loss import (
     importance_ratio,
     token_kl,
     token_weights,
 )
-from echoic.agents.learners.updates import clipped_gain
+from echoic.agents.updates import clipped_gain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,7 +121,7 @@ def gradient(learner: Any, batch: TokenBatch) -> Any:
     learned = learner._learned(batch)
     work, _ = learner._prepare(batch, learned)
     learner.optimizer.zero_grad()
-    from echoic.agents.learners.tokens import _Totals
+    from echoic.agents.llm.learner import _Totals
 
     for part in work.parts:
         learner._loss(work, part, _Totals(), is_first=True).backward()

@@ -11,12 +11,12 @@ from echoic.errors import ArgumentError
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from echoic.agents.async_execution import (
+from echoic.agents.llm import (
     AsyncExecutionEngine,
     ExecutionConfig,
     SamplingParams,
 )
-from echoic.agents.async_execution.transformers import TransformersModel
+from echoic.agents.llm.transformers import TransformersModel
 
 torch.set_num_threads(1)
 SIZES: dict[str, Any] = {

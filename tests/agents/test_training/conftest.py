@@ -13,10 +13,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 import tmaze_environment  # noqa: F401 - gives environments their names
-from echoic.agents.latent_planning import PlanningConfig
-from echoic.agents.learners import PPOConfig
-from echoic.agents.prioritized_replay import ReplayConfig
-from echoic.agents.training import TrainingConfig
+from echoic.agents.plans import PlanningConfig
+from echoic.agents.replay import ReplayConfig
+from echoic.agents.training import PPOConfig, TrainingConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from echoic.agents.latent_planning import PlanningConfig
+from echoic.agents.plans import PlanningConfig
 from echoic.agents.training import TrainingConfig
 from echoic.agents.training.config import as_json, from_json
 from echoic.errors import ArgumentError

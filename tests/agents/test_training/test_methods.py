@@ -14,7 +14,7 @@ from echoic.agents.baselines import Cell, method_names, method_of
 from echoic.agents.baselines.trained import judgement_of, prompt_of
 from echoic.agents.environments import make_environment
 from echoic.agents.episodes import run_episode
-from echoic.agents.learners import PPOConfig
+from echoic.agents.training import PPOConfig
 from echoic.agents.training.actors import Transcript
 from echoic.errors import ArgumentError, BackboneError
 

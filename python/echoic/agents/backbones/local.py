@@ -18,7 +18,6 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Any
 
-from echoic.agents.async_execution import AsyncExecutionEngine, ExecutionConfig, SamplingParams
 from echoic.agents.backbones.base import (
     Backbone,
     Capabilities,
@@ -29,13 +28,14 @@ from echoic.agents.backbones.base import (
 )
 from echoic.agents.backbones.prices import FREE, Price, cost
 from echoic.agents.episodes import Usage
+from echoic.agents.llm import AsyncExecutionEngine, ExecutionConfig, SamplingParams
 from echoic.errors import ArgumentError, BackboneError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from echoic.agents.async_execution import RolloutResult
     from echoic.agents.backbones.base import Message, Sampling
+    from echoic.agents.llm import RolloutResult
 
 __all__ = ["LocalBackbone"]
 
@@ -48,7 +48,7 @@ class LocalBackbone(Backbone):
     """A causal language model of transformers, or any that the engine runs.
 
     Args:
-        model: See :class:`~echoic.agents.async_execution.AsyncExecutionEngine`.
+        model: See :class:`~echoic.agents.llm.AsyncExecutionEngine`.
         tokenizer: With ``encode``, ``decode`` and, for chats, ``apply_chat_template``.
         name: Name in reports.
         config: Settings of the engine.

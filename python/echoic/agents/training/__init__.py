@@ -12,15 +12,19 @@ from echoic.agents._lazy import lazily
 if TYPE_CHECKING:
     from echoic.agents.training.acting import *
     from echoic.agents.training.config import *
+    from echoic.agents.training.ppo import *
     from echoic.agents.training.records import *
     from echoic.agents.training.rewards import *
+    from echoic.agents.training.steps import *
     from echoic.agents.training.trainer import *
 
 _MODULES = {
     "acting": "TrainedPolicy",
     "config": "TrainingConfig",
+    "ppo": "PPOConfig PPOLearner ValueNetwork",
     "records": "TrainingMetrics",
     "rewards": "PreferenceReward RewardModel",
+    "steps": "GAECalculator PPOTrainingStep",
     "trainer": "EchoRLTrainer",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _MODULES)

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from echoic.agents.episodes import Decision
-from echoic.agents.latent_planning.encoder import TrajectoryEncoder
-from echoic.agents.latent_planning.policy import PolicyNetwork
-from echoic.agents.learners.ppo import masked
+from echoic.agents.plans.encoder import TrajectoryEncoder
+from echoic.agents.plans.policy import PolicyNetwork
+from echoic.agents.training.ppo import masked
 from echoic.agents.training.segments import shown, windows_for
 
 if TYPE_CHECKING:

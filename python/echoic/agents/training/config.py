@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from echoic.agents import _checks
-from echoic.agents.async_execution.config import ExecutionConfig
 from echoic.agents.bandwidth import BandwidthConfig
-from echoic.agents.prioritized_replay.config import ReplayConfig
+from echoic.agents.llm.config import ExecutionConfig
+from echoic.agents.replay.config import ReplayConfig
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from echoic.agents.latent_planning.config import PlanningConfig
-    from echoic.agents.learners import PPOConfig
+    from echoic.agents.plans.config import PlanningConfig
+    from echoic.agents.training import PPOConfig
 
 __all__ = ["TrainingConfig", "as_json", "from_json"]
 
@@ -30,13 +30,13 @@ _COUNTS = (
 
 
 def _planning() -> PlanningConfig:
-    from echoic.agents.latent_planning.config import PlanningConfig
+    from echoic.agents.plans.config import PlanningConfig
 
     return PlanningConfig()
 
 
 def _ppo() -> PPOConfig:
-    from echoic.agents.learners import PPOConfig
+    from echoic.agents.training import PPOConfig
 
     return PPOConfig()
 
@@ -231,8 +231,8 @@ def as_json(config: TrainingConfig) -> dict[str, Any]:
 
 def from_json(settings: dict[str, Any]) -> TrainingConfig:
     """Make settings from what :func:`as_json` returned."""
-    from echoic.agents.latent_planning.config import PlanningConfig
-    from echoic.agents.learners import PPOConfig
+    from echoic.agents.plans.config import PlanningConfig
+    from echoic.agents.training import PPOConfig
 
     parts: dict[str, Any] = {
         "planning_config": PlanningConfig,

@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from echoic.agents.latent_planning.optimizer import LatentPlanningOptimizer
-from echoic.agents.learners.ppo import PPOLearner
-from echoic.agents.learners.steps import GAECalculator, PPOTrainingStep
+from echoic.agents.plans.optimizer import LatentPlanningOptimizer
+from echoic.agents.training.ppo import PPOLearner
+from echoic.agents.training.steps import GAECalculator, PPOTrainingStep
 from echoic.primitives import compute_vtrace
 
 if TYPE_CHECKING:

@@ -35,9 +35,9 @@ import numpy as np
 import torch
 
 from echoic import Server, Table
+from echoic.agents import checkpoint
 from echoic.agents.bandwidth import BandwidthEfficiencyTracker
-from echoic.agents.learners import checkpoint
-from echoic.agents.prioritized_replay import PrioritizedReplayBuffer, SurpriseCalculator
+from echoic.agents.replay import PrioritizedReplayBuffer, SurpriseCalculator
 from echoic.agents.training.acting import ActingNetworks, TrainedPolicy, published
 from echoic.agents.training.actors import Evaluator
 from echoic.agents.training.config import TrainingConfig

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from echoic.agents.async_execution.model import check_weights
-from echoic.agents.async_execution.rollouts import Progress, Rollout, RolloutResult
-from echoic.agents.async_execution.scheduler import LatencyScheduler
+from echoic.agents.llm.model import check_weights
+from echoic.agents.llm.requests import Progress, Rollout, RolloutResult
+from echoic.agents.llm.scheduler import LatencyScheduler
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from echoic.agents.async_execution.config import ExecutionConfig
-    from echoic.agents.async_execution.rollouts import RolloutRequest
     from echoic.agents.bandwidth import BandwidthEfficiencyTracker
+    from echoic.agents.llm.config import ExecutionConfig
+    from echoic.agents.llm.requests import RolloutRequest
 
 __all__ = ["PolicyRunner", "Runner", "read_states"]
 

@@ -3,9 +3,9 @@
 Nothing here imports torch.
 """
 
-from echoic.agents.prioritized_replay._store import Aged, Experience
-from echoic.agents.prioritized_replay.config import ReplayConfig
-from echoic.agents.prioritized_replay.replay import (
+from echoic.agents.replay._store import Aged, Experience
+from echoic.agents.replay.config import ReplayConfig
+from echoic.agents.replay.replay import (
     HotColdBuffer,
     PrioritizedReplayBuffer,
     SurpriseCalculator,

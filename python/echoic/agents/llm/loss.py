@@ -28,7 +28,7 @@ from echoic.primitives import compute_token_kl
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from echoic.agents.learners.token_batch import TokenBatch
+    from echoic.agents.llm.batch import TokenBatch
 
     Array = np.ndarray[Any, Any]
 

@@ -21,7 +21,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from echoic.agents.async_execution.model import CausalModel, KVShape, PagedBatch, check_weights
+from echoic.agents.llm.model import CausalModel, KVShape, PagedBatch, check_weights
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:

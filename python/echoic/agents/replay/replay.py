@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from echoic.agents.kernels import EMAPlanTracker, plan_surprise_batch
-from echoic.agents.prioritized_replay._store import (
+from echoic.agents.replay._store import (
     ORDER,
     Store,
     experiences_of,
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from echoic.agents.prioritized_replay._store import Aged, Experience
-    from echoic.agents.prioritized_replay.config import ReplayConfig
+    from echoic.agents.replay._store import Aged, Experience
+    from echoic.agents.replay.config import ReplayConfig
 
 __all__ = ["HotColdBuffer", "PrioritizedReplayBuffer", "SurpriseCalculator"]
 
@@ -50,7 +50,7 @@ class SurpriseCalculator:
         latent_dim: Numbers of a plan.
         tracker: The mean of plans, with ``config.ema_decay``; None makes a new one.
 
-    >>> from echoic.agents.prioritized_replay import ReplayConfig
+    >>> from echoic.agents.replay import ReplayConfig
     >>> config = ReplayConfig(reward_weight=0.1, score_scale="sum")
     >>> calculator = SurpriseCalculator(config, latent_dim=3)
     >>> round(calculator.compute_surprise_score([1.0, 2.0, 3.0], reward=0.5), 6)
@@ -163,7 +163,7 @@ class PrioritizedReplayBuffer(_Buffer):
             updates a shared one.
 
     >>> import numpy as np
-    >>> from echoic.agents.prioritized_replay import ReplayConfig
+    >>> from echoic.agents.replay import ReplayConfig
     >>> rng = np.random.default_rng(0)
     >>> buffer = PrioritizedReplayBuffer(ReplayConfig(min_experiences=100, seed=0), latent_dim=16)
     >>> plans = rng.normal(size=(500, 16))
@@ -383,7 +383,7 @@ class HotColdBuffer(_Buffer):
     Args:
         config: The settings. Those of surprise are not used.
 
-    >>> from echoic.agents.prioritized_replay import Experience, ReplayConfig
+    >>> from echoic.agents.replay import Experience, ReplayConfig
     >>> buffer = HotColdBuffer(ReplayConfig(hot_buffer_size=3, min_experiences=1, seed=0))
     >>> for score in (1.0, 5.0, 2.0, 3.0):
     ...     step = Experience([0.0], [0.0], 0, 0.0, [0.0], False, 0, priority=score)

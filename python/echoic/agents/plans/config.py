@@ -18,7 +18,7 @@ class PlanningConfig:
         embedding_dim: Numbers of a plan, and the width of the encoder.
         state_window_size: States before the current one that the encoder sees (k).
         kl_weight: Weight of a plan's change from one step to the next, in the loss. See
-            :class:`~echoic.agents.latent_planning.PlanDivergence` for its unit.
+            :class:`~echoic.agents.plans.PlanDivergence` for its unit.
         ema_decay: Decay of the mean plan and of the running scale of the divergence.
         soft_prefix_alpha: The state's share of the policy's input; the plan has the rest.
         lipschitz_constant: How far the mean of a plan may move when the encoder's pooled features

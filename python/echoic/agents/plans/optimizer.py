@@ -6,7 +6,7 @@ same plan from the same window and noise, now with gradients, so that the ratio 
 probability now to then is 1 before the first update, moves with every update of θ or φ, and carries
 gradients to both.
 
-A :class:`~echoic.agents.learners.PPOLearner` given this planner trains the same two networks, by
+A :class:`~echoic.agents.training.PPOLearner` given this planner trains the same two networks, by
 minibatches and with a value network; the loss here is one step of the same without them.
 
 The mean plan is one :class:`~echoic.agents.kernels.EMAPlanTracker`, which replay may share.
@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
+from echoic.agents import checkpoint
 from echoic.agents.devices import resolve
 from echoic.agents.kernels import EMAPlanTracker
-from echoic.agents.latent_planning.encoder import PlanDivergence, PlanPosterior, TrajectoryEncoder
-from echoic.agents.latent_planning.policy import PlannedAction, PolicyNetwork, TrajectoryPrior
-from echoic.agents.latent_planning.windows import PlanWindows
-from echoic.agents.learners import checkpoint
-from echoic.agents.learners.updates import clipped_gain, step
+from echoic.agents.plans.encoder import PlanDivergence, PlanPosterior, TrajectoryEncoder
+from echoic.agents.plans.policy import PlannedAction, PolicyNetwork, TrajectoryPrior
+from echoic.agents.plans.windows import PlanWindows
+from echoic.agents.updates import clipped_gain, step
 from echoic.errors import ArgumentError
 from echoic.primitives import compute_discounted_sums
 
 if TYPE_CHECKING:
     import os
 
-    from echoic.agents.latent_planning.config import PlanningConfig
+    from echoic.agents.plans.config import PlanningConfig
 
 __all__ = ["LatentPlanningOptimizer"]
 
@@ -219,7 +219,7 @@ class LatentPlanningOptimizer:
 
         Returns:
             ``total_loss``, ``policy_loss``, ``kl_loss`` (in the unit of
-            :class:`~echoic.agents.latent_planning.PlanDivergence`), ``kl_divergence`` (per
+            :class:`~echoic.agents.plans.PlanDivergence`), ``kl_divergence`` (per
             dimension, in nats), ``ratio``, ``current_plan`` and ``previous_plan``.
         """
         if advantages is None:

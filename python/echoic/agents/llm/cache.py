@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from echoic.agents.async_execution.config import ExecutionConfig
-from echoic.agents.async_execution.radix import Node, RadixTree
 from echoic.agents.devices import resolve
+from echoic.agents.llm.config import ExecutionConfig
+from echoic.agents.llm.radix import Node, RadixTree
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -24,12 +24,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from echoic.agents import _checks
-from echoic.agents.async_execution import AsyncExecutionEngine, ExecutionConfig, SamplingParams
-from echoic.agents.learners import (
+from echoic.agents.llm import (
+    AsyncExecutionEngine,
+    ExecutionConfig,
     GRPOConfig,
     GRPOLearner,
     RLOOConfig,
     RLOOLearner,
+    SamplingParams,
     TokenLearner,
 )
 from echoic.errors import ArgumentError, CollectorError
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
-    from echoic.agents.async_execution import RolloutResult
+    from echoic.agents.llm import RolloutResult
     from echoic.rollouts import Reservation
 
 __all__ = ["Answer", "LLMConfig", "LLMTrainer"]
@@ -99,7 +101,7 @@ class LLMTrainer:
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
 
     >>> import asyncio
-    >>> from echoic.agents.async_execution import TinyConfig, TinyTransformer
+    >>> from echoic.agents.llm import TinyConfig, TinyTransformer
     >>> model = TinyTransformer(TinyConfig(vocab_size=8, dim=16, hidden=16), device="cpu")
     >>> config = LLMConfig(steps=2, prompts_per_step=1, answers_per_prompt=4, max_new_tokens=3)
     >>> trainer = LLMTrainer(model, [[1, 2]], lambda one: one.tokens.count(5), config, device="cpu")

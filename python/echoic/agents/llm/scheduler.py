@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from echoic.agents.async_execution.cache import as_tokens
 from echoic.agents.bandwidth import BandwidthAwareScheduler, BandwidthConfig
+from echoic.agents.llm.cache import as_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from echoic.agents.async_execution.config import ExecutionConfig
-    from echoic.agents.async_execution.rollouts import RolloutRequest
+    from echoic.agents.llm.config import ExecutionConfig
+    from echoic.agents.llm.requests import RolloutRequest
 
 __all__ = ["LatencyScheduler", "Waiting"]
 
@@ -54,7 +54,7 @@ class Waiting:
 class LatencyScheduler:
     """Waiting rollouts, the best first.
 
-    >>> from echoic.agents.async_execution import ExecutionConfig, RolloutRequest
+    >>> from echoic.agents.llm import ExecutionConfig, RolloutRequest
     >>> scheduler = LatencyScheduler(ExecutionConfig(), clock=lambda: 0.0)
     >>> for name in ("first", "second"):
     ...     scheduler.add_request(RolloutRequest(name, [1, 2], priority=0.0))

@@ -40,7 +40,7 @@ from echoic.agents.devices import resolve
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from echoic.agents.latent_planning.config import PlanningConfig
+    from echoic.agents.plans.config import PlanningConfig
 
 __all__ = ["PlanDivergence", "PlanPosterior", "TrajectoryEncoder", "gaussian_kl"]
 
@@ -151,7 +151,7 @@ class TrajectoryEncoder(nn.Module):
         config: Sizes and bounds.
         device: Device of the parameters; the CPU, with a warning, where CUDA is missing.
 
-    >>> from echoic.agents.latent_planning import PlanningConfig
+    >>> from echoic.agents.plans import PlanningConfig
     >>> config = PlanningConfig(embedding_dim=16, num_layers=1, num_heads=2)
     >>> encoder = TrajectoryEncoder(state_dim=3, config=config, device="cpu")
     >>> encoder(torch.zeros(5, 9, 3)).shape

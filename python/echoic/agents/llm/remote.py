@@ -21,15 +21,15 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
-from echoic.agents.async_execution.handles import Handle, RolloutEngine
-from echoic.agents.async_execution.rollouts import (
+from echoic.agents.llm.handles import Handle, RolloutEngine
+from echoic.agents.llm.replica import Fault, Piece, Replica, Usage
+from echoic.agents.llm.requests import (
     RolloutResult,
     RolloutToken,
     SamplingParams,
     check_reward,
 )
-from echoic.agents.remote_execution.replica import Fault, Piece, Replica, Usage
-from echoic.agents.remote_execution.routing import PrefixRouter, RemoteConfig
+from echoic.agents.llm.routing import PrefixRouter, RemoteConfig
 from echoic.errors import ArgumentError, WaitTimeoutError
 
 if TYPE_CHECKING:

@@ -24,12 +24,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from echoic.agents import _checks
+from echoic.agents import _checks, checkpoint
 from echoic.agents.devices import resolve
-from echoic.agents.latent_planning.policy import PolicyNetwork, SoftPrefixAdapter
-from echoic.agents.learners import checkpoint
-from echoic.agents.learners.steps import PPOTrainingStep
-from echoic.agents.learners.updates import clipped_gain, step
+from echoic.agents.plans.policy import PolicyNetwork, SoftPrefixAdapter
+from echoic.agents.training.steps import PPOTrainingStep
+from echoic.agents.updates import clipped_gain, step
 from echoic.errors import ArgumentError, CheckpointError
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ class ActorCritic:
             yield from group["params"]
 
     def evaluate(self, steps: Any) -> Evaluation:
-        """Evaluate a :class:`~echoic.agents.learners.PPOTrainingStep` on the device.
+        """Evaluate a :class:`~echoic.agents.training.PPOTrainingStep` on the device.
 
         Raises:
             ArgumentError: If there is a planner, and the steps have no windows to learn from.
@@ -257,7 +256,7 @@ class PPOLearner:
         latent_dim: Numbers of a plan.
         config: All other settings.
         device: Device of the networks; the CPU, with a warning, where CUDA is missing.
-        planner: A :class:`~echoic.agents.latent_planning.LatentPlanningOptimizer`. Its policy is
+        planner: A :class:`~echoic.agents.plans.LatentPlanningOptimizer`. Its policy is
             then :attr:`policy_network`, and its encoder learns through it.
         seed: Seed of minibatches and actions; by default drawn from torch's own generator.
         hidden_dim: Width of the networks, without a planner.

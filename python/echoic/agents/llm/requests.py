@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from echoic.agents.async_execution.radix import Node
+    from echoic.agents.llm.radix import Node
 
 __all__ = [
     "Progress",
@@ -182,7 +182,7 @@ class RolloutResult:
         error: Why it failed.
         metadata: That of the request.
         tokens: The tokens drawn.
-        logprobs: Of each token; see ``echoic.agents.async_execution.rollouts.draw``.
+        logprobs: Of each token; see ``echoic.agents.llm.requests.draw``.
         versions: For each token the version of the weights that drew it.
         finish_reason: ``"stop"``, ``"length"``, ``"action"``, ``"cancelled"``, ``"timeout"``,
             ``"error"`` or ``"shutdown"``.

@@ -29,18 +29,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from echoic.agents.async_execution.model import PagedBatch, Span
-from echoic.agents.async_execution.radix import common
-from echoic.agents.async_execution.rollouts import Rollout, RolloutToken, draw
-from echoic.agents.async_execution.runner import Runner
+from echoic.agents.llm.model import PagedBatch, Span
+from echoic.agents.llm.radix import common
+from echoic.agents.llm.requests import Rollout, RolloutToken, draw
+from echoic.agents.llm.runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
-    from echoic.agents.async_execution.cache import KVCacheManager
-    from echoic.agents.async_execution.model import CausalModel
+    from echoic.agents.llm.cache import KVCacheManager
+    from echoic.agents.llm.model import CausalModel
 
 __all__ = ["Batcher"]
 

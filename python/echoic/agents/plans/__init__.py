@@ -3,16 +3,16 @@
 Importing this module imports torch.
 """
 
-from echoic.agents.latent_planning.config import PlanningConfig
-from echoic.agents.latent_planning.encoder import PlanDivergence, PlanPosterior, TrajectoryEncoder
-from echoic.agents.latent_planning.optimizer import LatentPlanningOptimizer
-from echoic.agents.latent_planning.policy import (
+from echoic.agents.plans.config import PlanningConfig
+from echoic.agents.plans.encoder import PlanDivergence, PlanPosterior, TrajectoryEncoder
+from echoic.agents.plans.optimizer import LatentPlanningOptimizer
+from echoic.agents.plans.policy import (
     PlannedAction,
     PolicyNetwork,
     SoftPrefixAdapter,
     TrajectoryPrior,
 )
-from echoic.agents.latent_planning.windows import PlanWindows, windows_of
+from echoic.agents.plans.windows import PlanWindows, windows_of
 
 __all__ = [
     "LatentPlanningOptimizer",

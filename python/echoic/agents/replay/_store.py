@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from echoic.agents.prioritized_replay.config import ReplayConfig
-    from echoic.agents.prioritized_replay.replay import PrioritizedReplayBuffer
+    from echoic.agents.replay.config import ReplayConfig
+    from echoic.agents.replay.replay import PrioritizedReplayBuffer
 
 __all__ = ["Aged", "Experience", "Store", "columns_of", "example_of", "experiences_of", "plain"]
 

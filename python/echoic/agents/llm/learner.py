@@ -40,12 +40,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import torch
 
-from echoic.agents import _checks
+from echoic.agents import _checks, checkpoint
 from echoic.agents.devices import resolve
-from echoic.agents.learners import checkpoint
-from echoic.agents.learners.lora import LoRAConfig, add_lora, has_lora, without_lora
-from echoic.agents.learners.token_batch import TokenBatch
-from echoic.agents.learners.token_loss import (
+from echoic.agents.llm.batch import TokenBatch
+from echoic.agents.llm.lora import LoRAConfig, add_lora, has_lora, without_lora
+from echoic.agents.llm.loss import (
     Aggregation,
     KlKind,
     RatioLevel,
@@ -56,7 +55,7 @@ from echoic.agents.learners.token_loss import (
     token_kl,
     token_weights,
 )
-from echoic.agents.learners.updates import MasterWeights, clipped_gain, step
+from echoic.agents.updates import MasterWeights, clipped_gain, step
 from echoic.errors import ArgumentError, CheckpointError
 from echoic.primitives import (
     compute_batch_group_advantages,
@@ -72,7 +71,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from echoic.agents.learners.token_loss import MicroBatch, TokenScores
+    from echoic.agents.llm.loss import MicroBatch, TokenScores
 
     Array = np.ndarray[Any, Any]
 
@@ -602,7 +601,7 @@ class GRPOLearner(TokenLearner):
     """A token policy that learns by GRPO.
 
     >>> import torch
-    >>> from echoic.agents.learners import GRPOConfig, GRPOLearner, TokenBatch
+    >>> from echoic.agents.llm import GRPOConfig, GRPOLearner, TokenBatch
     >>> # The logits of what follows each of eight tokens.
     >>> bigrams = torch.nn.Embedding.from_pretrained(torch.zeros(8, 8), freeze=False)
     >>> learner = GRPOLearner(bigrams, GRPOConfig(learning_rate=0.1), device="cpu")
@@ -656,7 +655,7 @@ class RLOOLearner(TokenLearner):
 
     >>> import numpy as np
     >>> from torch import nn
-    >>> from echoic.agents.learners import RLOOLearner
+    >>> from echoic.agents.llm import RLOOLearner
     >>> bigrams = nn.Embedding(8, 8)  # The logits of what follows each of eight tokens.
     >>> learner = RLOOLearner(bigrams, device="cpu")
     >>> learner.advantages(np.array([0.0, 0.0, 3.0, 1.0]), np.array([0, 3, 4]))

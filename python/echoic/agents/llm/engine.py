@@ -23,12 +23,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from echoic.agents.async_execution.batcher import Batcher
-from echoic.agents.async_execution.cache import KVCacheManager, as_tokens
-from echoic.agents.async_execution.config import ExecutionConfig
-from echoic.agents.async_execution.handles import Handle, RolloutEngine
-from echoic.agents.async_execution.model import CausalModel
-from echoic.agents.async_execution.rollouts import (
+from echoic.agents.bandwidth import BandwidthConfig, BandwidthEfficiencyTracker
+from echoic.agents.devices import resolve
+from echoic.agents.llm.batcher import Batcher
+from echoic.agents.llm.cache import KVCacheManager, as_tokens
+from echoic.agents.llm.config import ExecutionConfig
+from echoic.agents.llm.handles import Handle, RolloutEngine
+from echoic.agents.llm.model import CausalModel
+from echoic.agents.llm.requests import (
     Progress,
     Rollout,
     RolloutRequest,
@@ -36,15 +38,13 @@ from echoic.agents.async_execution.rollouts import (
     SamplingParams,
     check_reward,
 )
-from echoic.agents.async_execution.runner import PolicyRunner, read_states
-from echoic.agents.bandwidth import BandwidthConfig, BandwidthEfficiencyTracker
-from echoic.agents.devices import resolve
+from echoic.agents.llm.runner import PolicyRunner, read_states
 from echoic.errors import ArgumentError, ClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from echoic.agents.async_execution.runner import Runner
+    from echoic.agents.llm.runner import Runner
 
 __all__ = ["AsyncExecutionEngine"]
 
@@ -62,7 +62,7 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
     ```python
     import asyncio
 
-    from echoic.agents.async_execution import (
+    from echoic.agents.llm import (
         AsyncExecutionEngine, ExecutionConfig, SamplingParams, TinyTransformer,
     )
 
@@ -295,7 +295,7 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
             return model
         transformers = sys.modules.get("transformers")
         if transformers is not None and isinstance(model, transformers.PreTrainedModel):
-            from echoic.agents.async_execution.transformers import (
+            from echoic.agents.llm.transformers import (
                 TransformersModel,
             )
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from echoic.agents.async_execution.rollouts import (
+    from echoic.agents.llm.requests import (
         RolloutResult,
         RolloutToken,
         SamplingParams,

@@ -25,7 +25,7 @@ class GAECalculator:
     Args:
         config: Any object with ``gamma`` and ``gae_lambda``, such as a ``PPOConfig``.
 
-    >>> from echoic.agents.learners import PPOConfig
+    >>> from echoic.agents.training import PPOConfig
     >>> calculator = GAECalculator(PPOConfig(gamma=0.5, gae_lambda=1.0))
     >>> calculator.compute_advantages([[1.0, 1.0]], [[0.0, 0.0]], [[0, 1]])
     (array([[1.5, 1. ]]), array([[1.5, 1. ]]))

@@ -1,0 +1,48 @@
+"""Language models: an engine that generates, learners that train, and remote servers.
+
+A name is imported from its module when it is first used: a remote engine needs httpx and no torch.
+``TransformersModel`` is in ``echoic.agents.llm.transformers``, which imports that library; the
+engine wraps such models by itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from echoic.agents._lazy import lazily
+
+if TYPE_CHECKING:
+    from echoic.agents.llm.batch import *
+    from echoic.agents.llm.batcher import *
+    from echoic.agents.llm.cache import *
+    from echoic.agents.llm.config import *
+    from echoic.agents.llm.engine import *
+    from echoic.agents.llm.learner import *
+    from echoic.agents.llm.lora import *
+    from echoic.agents.llm.model import *
+    from echoic.agents.llm.radix import *
+    from echoic.agents.llm.remote import *
+    from echoic.agents.llm.replica import *
+    from echoic.agents.llm.requests import *
+    from echoic.agents.llm.routing import *
+    from echoic.agents.llm.scheduler import *
+    from echoic.agents.llm.trainer import *
+
+_MODULES = {
+    "batch": "TokenBatch",
+    "batcher": "Batcher",
+    "cache": "KVCacheManager PagePool",
+    "config": "ExecutionConfig",
+    "engine": "AsyncExecutionEngine",
+    "learner": "GRPOConfig GRPOLearner RLOOConfig RLOOLearner TokenLearner TokenLearnerConfig",
+    "lora": "LoRAConfig add_lora merge_lora without_lora",
+    "model": "CausalModel KVShape PagedBatch Span TinyConfig TinyTransformer",
+    "radix": "RadixTree",
+    "remote": "RemoteEngine",
+    "replica": "DIALECTS Dialect Fault Replica",
+    "requests": "RolloutRequest RolloutResult RolloutToken SamplingParams",
+    "routing": "PrefixRouter RemoteConfig",
+    "scheduler": "LatencyScheduler",
+    "trainer": "Answer LLMConfig LLMTrainer",
+}
+__all__, __getattr__, __dir__ = lazily(__name__, _MODULES)
