@@ -51,7 +51,7 @@ from echoic.agents.training.workers import (
     ThreadWorkers,
     Workers,
 )
-from echoic.errors import CheckpointError, ClosedError, WaitTimeoutError
+from echoic.errors import ArgumentError, CheckpointError, ClosedError, WaitTimeoutError
 from echoic.weights import WeightStore
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from echoic.agents.episodes import Policy
     from echoic.agents.training.actors import Transcript
     from echoic.agents.training.rewards import RewardModel
     from echoic.agents.training.segments import Batch
@@ -73,6 +74,9 @@ _LATEST = 100
 
 class EchoRLTrainer:
     """Trains an agent in an environment.
+
+    With a language model as ``config.backbone``, an :class:`~echoic.agents.llm.LLMTrainer` does the
+    work of all methods.
 
     Args:
         config: All settings.
@@ -104,6 +108,14 @@ class EchoRLTrainer:
         self._round = threading.RLock()
         # Checkpoints of this run, the oldest first.
         self._saved: list[Path] = []
+        # What trains a language model: it fills the metrics in place.
+        self._language: Any = None
+        if config.trains_language_model:
+            if judge is not None or reward_model is not None:
+                raise ArgumentError('judge and reward_model are for backbone="mlp" only')
+            from echoic.agents.llm.trainer import agent_trainer
+
+            self._language = agent_trainer(config, self._metrics, resume=resume)
 
     async def train(self) -> TrainingMetrics:
         """Train for ``total_timesteps``, or until ``early_stop_success`` is reached.
@@ -111,6 +123,9 @@ class EchoRLTrainer:
         Cancelling stops after the current update; the trainer can go on from there.
         """
         self._check_open()
+        if self._language is not None:
+            await self._language.train()
+            return self._metrics
         self._stop.clear()
         work = asyncio.create_task(asyncio.to_thread(self._train))
         try:
@@ -124,8 +139,11 @@ class EchoRLTrainer:
         """Return the measurements so far."""
         return self._metrics
 
-    def policy(self, *, greedy: bool = False) -> TrainedPolicy:
+    def policy(self, *, greedy: bool = False) -> Policy:
         """Return a copy of the current policy."""
+        if self._language is not None:
+            made: Policy = self._language.policy(greedy=greedy)
+            return made
         networks = ActingNetworks(self.config)
         with self._round:
             networks.load(_copied(published(self._ready().learner.networks)))
@@ -138,6 +156,8 @@ class EchoRLTrainer:
             path: The folder; by default one of ``checkpoint_dir``, named after the step. Of those,
                 the last ``keep_checkpoints`` that this run has written are kept.
         """
+        if self._language is not None:
+            return Path(self._language.save(path))
         with self._round:
             return self._save(path)
 
@@ -173,6 +193,8 @@ class EchoRLTrainer:
             CheckpointError: If it is damaged, or of a run of other sizes.
         """
         self._check_open()
+        if self._language is not None:
+            return int(self._language.resume(path))
         if self._parts is not None:
             raise ClosedError("resume a run before it starts: this one has started")
         folder = self._newest() if path is None else Path(path)
@@ -187,6 +209,8 @@ class EchoRLTrainer:
         """Stop all workers. Measurements and checkpoints are kept."""
         self._closed = True
         self._stop.set()
+        if self._language is not None:
+            self._language.close()
         with self._round:
             parts, self._parts = self._parts, None
             if parts is not None:
@@ -348,7 +372,7 @@ class EchoRLTrainer:
         networks = ActingNetworks(self.config)
         networks.load(published(parts.learner.networks))
         found = parts.evaluator.play(networks)
-        history = self._metrics.evaluation_history
+        history = self._metrics.history
         if not found.rewards:
             _log.warning(
                 "the environment failed in all episodes of an evaluation: nothing to report"
