@@ -34,7 +34,8 @@ _MODULES = {
     "cache": "KVCacheManager PagePool",
     "config": "ExecutionConfig",
     "engine": "AsyncExecutionEngine",
-    "learner": "GRPOConfig GRPOLearner RLOOConfig RLOOLearner TokenLearner TokenLearnerConfig",
+    "learner": "GRPOConfig GRPOLearner PPOTokenConfig PPOTokenLearner RLOOConfig RLOOLearner "
+    "TokenLearner TokenLearnerConfig",
     "lora": "LoRAConfig add_lora merge_lora without_lora",
     "model": "CausalModel KVShape PagedBatch Span TinyConfig TinyTransformer",
     "radix": "RadixTree",
