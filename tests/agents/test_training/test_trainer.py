@@ -23,7 +23,7 @@ from learner_tensors import tensors
 def train(config, **options):
     with EchoRLTrainer(config, **options) as trainer:
         metrics = asyncio.run(trainer.train())
-        return metrics, tensors(trainer._parts.learner), trainer.policy()
+        return metrics, tensors(trainer._run.learner), trainer.policy()
 
 
 def test_a_plan_learns_what_needs_a_memory_and_the_same_networks_without_one_do_not(run):

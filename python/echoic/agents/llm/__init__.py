@@ -37,7 +37,8 @@ _MODULES = {
     "config": "ExecutionConfig",
     "conversation": "Conversation TurnCounts",
     "engine": "AsyncExecutionEngine",
-    "learner": "GRPOConfig GRPOLearner RLOOConfig RLOOLearner TokenLearner TokenLearnerConfig",
+    "learner": "GRPOConfig GRPOLearner PPOTokenConfig PPOTokenLearner RLOOConfig RLOOLearner "
+    "TokenLearner TokenLearnerConfig",
     "lora": "LoRAConfig add_lora merge_lora without_lora",
     "model": "CausalModel KVShape PagedBatch Span TinyConfig TinyTransformer",
     "radix": "RadixTree",
