@@ -35,7 +35,7 @@ _MODULES = {
     "batcher": "Batcher",
     "cache": "KVCacheManager PagePool",
     "config": "ExecutionConfig",
-    "conversation": "Conversation TurnCounts",
+    "conversation": "Answer Conversation TurnCounts",
     "engine": "AsyncExecutionEngine",
     "learner": "GRPOConfig GRPOLearner PPOTokenConfig PPOTokenLearner RLOOConfig RLOOLearner "
     "TokenLearner TokenLearnerConfig",
@@ -48,6 +48,6 @@ _MODULES = {
     "routing": "PrefixRouter RemoteConfig",
     "scheduler": "LatencyScheduler",
     "tasks": "Outcome PromptTask Task make_task register_task task_names",
-    "trainer": "Answer LLMConfig LLMTrainer",
+    "trainer": "LLMConfig LLMTrainer",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _MODULES)
