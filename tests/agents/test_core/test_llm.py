@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import tiers
+from completions_server import CompletionsServer
 from echoic.errors import ArgumentError, CollectorError
+from http_server import send
+from typer.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -26,13 +29,17 @@ from echoic.agents.llm import (
     LoRAConfig,
     PPOTokenConfig,
     PromptTask,
+    Replica,
     RLOOConfig,
     TinyConfig,
     TinyTransformer,
+    register_task,
     workers,
 )
 from echoic.agents.llm import trainer as trainers
 from echoic.agents.training import PPOConfig
+from echoic.cli.app import app
+from test_conversation import CHATML, letters
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,7 +127,7 @@ def test_lock_step_repeats_itself_to_the_last_bit_after_a_kill_too(tmp_path: Pat
     def reward(answer: Answer) -> float:
         nonlocal answers
         answers += 1
-        if answers == 5 * 16 + 4:
+        if answers == 5 * 16 + 8:
             # What a kill in the fifth update leaves: the checkpoint of the fourth.
             shutil.copytree(tmp_path / "run", tmp_path / "left")
         return sevens(answer)
@@ -137,7 +144,7 @@ def test_lock_step_repeats_itself_to_the_last_bit_after_a_kill_too(tmp_path: Pat
             run.learner.policy.parameters(), whole.learner.policy.parameters(), strict=True
         ):
             assert torch.equal(mine, other)
-    assert [row["step"] for row in first.evaluations] == [3, 6]
+    assert [row["step"] for row in first.evaluations] == [0, 3, 6]
     assert second.evaluations[-1]["rewards"] == first.evaluations[-1]["rewards"]
     text = (tmp_path / "left/metrics.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
@@ -204,6 +211,38 @@ def test_a_killed_worker_is_replaced_and_its_groups_are_answered(
         asyncio.run(trainer(1, reward=lambda _: 0.0, workers=1, max_lag=1).train())
 
 
+def test_servers_answer_and_load_what_is_learned() -> None:
+    loads: list[str] = []
+
+    class Server(CompletionsServer):
+        """It has vLLM's addresses for weights, too."""
+
+        async def answer(self, target: str, headers: Any, body: bytes, writer: Any) -> None:
+            if target in ("POST /v1/completions", "POST /reset_prefix_cache"):
+                await super().answer(target, headers, body, writer)
+                return
+            loads.append(target)
+            await send(writer, 200, "{}")
+
+    model = TinyTransformer(TinyConfig(), device="cpu")
+    task = PromptTask(PROMPTS, lambda answer: answer.tokens.count(97))
+    server = Server()
+    for lag, count in ((1, 4), (None, 0)):
+        loads.clear()
+        one = Replica(server.url, model="formula", dialect="vllm")
+        config = LLMConfig(3, 2, 2, max_new_tokens=3, max_lag=lag, max_length=64, servers=(one,))
+        history = asyncio.run(LLMTrainer(model, task, config, device="cpu").train())
+        assert [row["step"] for row in history] == [1, 2, 3]
+        assert lag is None or max(row["lag_max"] for row in history) <= lag
+        assert 0 <= loads.count("POST /collective_rpc") <= count
+        assert bool(loads) == bool(count)
+    server.close()
+    silent = Replica("http://127.0.0.1:1/v1", model="formula", dialect="llama.cpp")
+    config = LLMConfig(3, 2, 2, max_lag=1, servers=(silent,))
+    with pytest.raises(ArgumentError, match=r"expected servers of vllm or sglang"):
+        asyncio.run(LLMTrainer(model, task, config, device="cpu").train())
+
+
 def test_a_run_that_was_saved_goes_on(tmp_path: Path) -> None:
     first = trainer(2)
     asyncio.run(first.train())
@@ -252,6 +291,44 @@ def test_a_run_that_ends_early_goes_on() -> None:
         asyncio.run(cancel())
     assert run.learner.updates == 2
     assert [row["step"] for row in asyncio.run(run.train())] == [1, 2, 3]
+
+
+def test_the_command_trains_a_model_of_a_folder_and_goes_on(tmp_path: Path) -> None:
+    config = transformers.LlamaConfig(
+        vocab_size=102, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, bos_token_id=4, eos_token_id=5,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "little")
+    letters(CHATML).save_pretrained(tmp_path / "little")
+    chats = [[{"role": "user", "content": one}] for one in "abcd"]
+    register_task(
+        "short", lambda most=9: PromptTask(chats, lambda one: len(one.text) < most, held_out=["x"])
+    )
+
+    def train(*given: str) -> Any:
+        return CliRunner().invoke(
+            app,
+            ["train", "--model", str(tmp_path / "little"), "--task", "short", "--device", "cpu",
+             "--lora", "2", "--output-dir", str(tmp_path), "--json", "--setting",
+             "max_new_tokens=8", "--setting", "evaluate_prompts=2", *given],
+            env={"COLUMNS": "200", "TERM": "dumb"},
+        )  # fmt: skip
+
+    ran = train("--updates", "2", "--task-setting", "most=4", "--algo", "rloo")
+    assert ran.exit_code == 0, ran.output
+    assert json.loads(ran.stdout)["updates"] == 2
+    assert "update 2: reward" in ran.stderr
+    folder = tmp_path / "results/short_little"
+    assert {"metrics.jsonl", "learner.ckpt", "model", "tensorboard"} <= {
+        one.name for one in folder.iterdir()
+    }
+    # What was written is the whole model, adapters merged.
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder / "model")
+    assert type(model) is transformers.LlamaForCausalLM
+    assert "has a run: expected another folder" in train("--updates", "3", "--algo", "rloo").stderr
+    again = train("--updates", "3", "--algo", "rloo", "--max-lag", "1", "--resume")
+    assert json.loads(again.stdout)["updates"] == 3
+    assert "expected one of grpo, rloo, ppo, not 'dpo'" in train("--algo", "dpo").output
 
 
 def test_what_makes_no_sense_is_an_error_before_anything_runs() -> None:

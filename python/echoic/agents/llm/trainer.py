@@ -121,7 +121,8 @@ class LLMConfig:
         listen: Address at which workers join; by default one for this machine.
         dir: Folder of checkpoints, rollouts, ``metrics.jsonl`` and TensorBoard's files.
         save_every: Updates between two checkpoints.
-        evaluate_every: Updates between two evaluations; 0: none.
+        evaluate_every: Updates between two evaluations, of which the first is before training; 0:
+            none.
         evaluate_prompts: Held-out prompts of an evaluation.
         evaluate_temperature: Temperature of its answers; 0 takes the likeliest tokens.
         timeout: Seconds that the learner waits for answers before the run fails.
@@ -379,6 +380,7 @@ class LLMTrainer:
         run.restore(version)
         run.publish(version=version)
         count = self.config.prompts_per_step
+        await self._evaluate_first()
         while not self.is_over:
             began, version = time.monotonic(), self.learner.updates
             steps = LockStep(engine, version)
@@ -426,6 +428,7 @@ class LLMTrainer:
             await actor.refresh(worker)
             acting = asyncio.ensure_future(actor.act(worker, config.prompts_per_step * 64))
             stack.push_async_callback(_end, acting)
+        await self._evaluate_first()
         while not self.is_over:
             began = time.monotonic()
             batch = await self._take(run, acting, check)
@@ -520,7 +523,10 @@ class LLMTrainer:
                     f"max_lag={config.max_lag}: expected servers of {' or '.join(kinds)}, or "
                     "max_lag=None"
                 )
-        targets = [kinds[one.dialect.name](one.url) for one in config.servers]
+        targets = [
+            kinds[one.dialect.name](one.url.removesuffix("/v1"), timeout=config.timeout)
+            for one in config.servers
+        ]
         pusher = stack.enter_context(WeightPusher(run.weights, targets))
 
         async def load(_tree: Any, version: int) -> None:
@@ -612,6 +618,10 @@ class LLMTrainer:
         }
         self.history.append(row)
         self._tell("update", row)
+
+    async def _evaluate_first(self) -> None:
+        if self.config.evaluate_every and not self.evaluations:
+            await self.evaluate()
 
     async def _between(self) -> None:
         """Evaluate and save when it is time."""
