@@ -32,7 +32,10 @@ import torch
 
 import echoic.rl
 from echoic.agents import _checks
+from echoic.agents.baselines.prompted import show_commands
+from echoic.agents.episodes import Decision, Usage
 from echoic.agents.llm.config import ExecutionConfig
+from echoic.agents.llm.conversation import Conversation
 from echoic.agents.llm.learner import (
     GRPOConfig,
     GRPOLearner,
@@ -45,7 +48,7 @@ from echoic.agents.llm.learner import (
 )
 from echoic.agents.llm.lora import LoRAConfig, merge_lora
 from echoic.agents.llm.requests import SamplingParams
-from echoic.agents.llm.tasks import Task, make_task
+from echoic.agents.llm.tasks import read_command
 from echoic.agents.llm.workers import (
     COLUMNS,
     FIELDS,
@@ -58,16 +61,19 @@ from echoic.agents.llm.workers import (
     engine_of,
     load_model,
     socket_of_run,
+    task_of,
     together,
 )
+from echoic.agents.training.records import Records
 from echoic.errors import ArgumentError, CheckpointError, EchoicError, WaitTimeoutError
 from echoic.rl.background import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from echoic.agents.llm.engine import AsyncExecutionEngine
     from echoic.agents.llm.replica import Replica
+    from echoic.agents.llm.tasks import Task
     from echoic.agents.training.config import TrainingConfig
     from echoic.agents.training.records import TrainingMetrics
     from echoic.rollouts import RolloutBatch
@@ -193,7 +199,8 @@ class LLMTrainer:
         model: ``"local:SmolLM2-135M"``, a folder or name of transformers, a causal language model
             of transformers, or a ``CausalModel`` that is a module, such as ``TinyTransformer``.
             With ``LoRAConfig`` its layers get adapters.
-        task: A :class:`Task`, or a name for :func:`make_task`.
+        task: A :class:`Task`; or a name for :func:`make_task`, or the name and its settings, so
+            that worker processes make it themselves.
         config: Settings.
         tokenizer: Of the model, by default that of its name. Bare ids need none.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
@@ -216,7 +223,7 @@ class LLMTrainer:
     def __init__(
         self,
         model: Any,
-        task: Task | str,
+        task: Task | str | tuple[str, dict[str, Any]],
         config: LLMConfig | None = None,
         *,
         tokenizer: Any = None,
@@ -224,9 +231,9 @@ class LLMTrainer:
         resume: bool = False,
     ) -> None:
         self.config = config = config or LLMConfig()
-        self.task = make_task(task) if isinstance(task, str) else task
-        if not isinstance(self.task, Task):
-            raise ArgumentError(f"expected a Task or its name, got a {type(task).__name__}")
+        self.task = task_of(task)
+        # For other processes.
+        self._recipe = task
         self._dir = None if config.dir is None else Path(config.dir)
         self._saved = None if self._dir is None else self._dir / "learner.ckpt"
         self._name = os.fspath(model) if isinstance(model, str | os.PathLike) else None
@@ -383,7 +390,7 @@ class LLMTrainer:
         await self._evaluate_first()
         while not self.is_over:
             began, version = time.monotonic(), self.learner.updates
-            steps = LockStep(engine, version)
+            steps = LockStep(engine, version, getattr(self.task, "parallel", None))
             worker.version = version
             indices = range(version * count, (version + 1) * count)
             groups = [group async for group in worker.groups(indices, key=str)]
@@ -472,7 +479,7 @@ class LLMTrainer:
         cards = torch.cuda.device_count() if device.type == "cuda" else 0
         share = max(1, (os.cpu_count() or 1) // config.workers)
         member = Member(
-            how,
+            replace(how, task=self._recipe),
             self._name or self._model.to("cpu"),
             # A name brings its own.
             None if self._name else self.tokenizer,
@@ -677,8 +684,6 @@ class LLMTrainer:
     def _show(self, stack: contextlib.AsyncExitStack) -> None:
         """Open the files of measurements, and the live view."""
         if self._dir is not None:
-            from echoic.agents.training.records import Records
-
             settings: Any = SimpleNamespace(
                 results_dir=str(self._dir),
                 tensorboard_log=str(self._dir / "tensorboard"),
@@ -710,6 +715,8 @@ class LLMTrainer:
 # Answers that are compared, the learning rate of adapters, and the lists of metrics with what they
 # get from each update.
 _GROUP, _RATE = 8, 3e-4
+# TrainingConfig's own limit of an episode, which is of vectors: a task has one of turns.
+_TURNS = 1000
 _METRICS = {
     "success_rates": "success",
     "policy_losses": "policy_loss",
@@ -737,7 +744,7 @@ class AgentTrainer:
     def __init__(
         self, config: TrainingConfig, metrics: TrainingMetrics, *, resume: Resume = False
     ) -> None:
-        self._metrics, self._stop_at = metrics, config.early_stop_success
+        self._config, self._metrics = config, metrics
         groups = max(1, config.num_actors // _GROUP)
         turns = groups * _GROUP
         behind = config.backend != "threads"
@@ -760,9 +767,15 @@ class AgentTrainer:
             progress=config.progress,
             seed=config.seed or 0,
         )
-        task = make_task(config.env_name, **config.env_config)
+        task = {**config.env_config}
+        if config.max_episode_steps < _TURNS:
+            task["max_turns"] = config.max_episode_steps
         self.trainer = LLMTrainer(
-            config.backbone, task, settings, device=config.device, resume=resume is True
+            config.backbone,
+            (config.env_name, task),
+            settings,
+            device=config.device,
+            resume=resume is True,
         )
         if not isinstance(resume, bool):
             self.trainer.load(resume)
@@ -770,8 +783,18 @@ class AgentTrainer:
 
     async def train(self) -> None:
         """Train for ``total_timesteps`` turns, or until ``early_stop_success`` is reached."""
-        self.trainer.listeners = [self._note]
-        await self.trainer.train()
+        config, at = self._config, self._metrics.total_timesteps
+        records = Records(config, goes_on_at=at if self.trainer.history else None)
+
+        def write(kind: str, row: Row) -> None:
+            numbers = {n: one for n, one in row.items() if not isinstance(one, list)}
+            records.add(kind, self._metrics.total_timesteps, numbers)
+
+        self.trainer.listeners = [self._note, write]
+        try:
+            await self.trainer.train()
+        finally:
+            records.close()
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write a checkpoint, by default the one of ``checkpoint_dir``; return its place."""
@@ -786,16 +809,21 @@ class AgentTrainer:
         self._fill()
         return self._metrics.total_timesteps
 
+    def policy(self, *, greedy: bool = False) -> TalkPolicy:
+        """Return a copy of the model that acts in episodes."""
+        return TalkPolicy(self.trainer, greedy=greedy)
+
     def close(self) -> None:
         """End the run after the current update."""
         self.trainer.stop()
+        self.trainer.task.close()
 
     def _fill(self) -> None:
         """Take over what was measured before."""
-        for row in self.trainer.history:
-            self._note("update", row)
-        for row in self.trainer.evaluations:
-            self._note("evaluation", row)
+        rows = [(row["step"], "update", row) for row in self.trainer.history]
+        rows += [(row["step"] + 0.5, "evaluation", row) for row in self.trainer.evaluations]
+        for _, kind, row in sorted(rows, key=lambda one: one[0]):
+            self._note(kind, row)
 
     def _note(self, kind: str, row: Row) -> None:
         metrics = self._metrics
@@ -803,7 +831,8 @@ class AgentTrainer:
             found = {**row, "step": metrics.total_timesteps}
             for name, values in metrics.history.items():
                 values.append(found.get(name))
-            if self._stop_at is not None and row["success_rate"] >= self._stop_at:
+            most = self._config.early_stop_success
+            if most is not None and row["success_rate"] >= most:
                 self.trainer.stop()
             return
         for name, key in _METRICS.items():
@@ -820,6 +849,50 @@ class AgentTrainer:
             "restarts": self.trainer.restarts,
             "steps_per_second": metrics.total_timesteps / max(row["seconds"], 1e-9),
         }
+
+
+class TalkPolicy:
+    """A copy of a trained model as a policy of episodes, with the prompts of training.
+
+    Args:
+        trainer: Has the model.
+        greedy: Whether it takes the likeliest tokens.
+    """
+
+    def __init__(self, trainer: LLMTrainer, *, greedy: bool = False) -> None:
+        how = trainer._how
+        self._limit, self._tokenizer = how.limit, trainer.tokenizer
+        self._sampling = replace(how.sampling, temperature=0.0) if greedy else how.sampling
+        self.engine, _ = engine_of(how, trainer._copy(), trainer.learner.device)
+
+    def begin(self, instructions: str, seed: int) -> None:
+        """Start an episode."""
+        self._instructions, self._seed = instructions, seed
+        self._talk: Conversation | None = None
+
+    async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> Decision:
+        """Answer an observation with a command; forget earlier ones where there is no room."""
+        commands = info["commands"]
+        shown = show_commands(commands) if commands else ""
+        text = f"{observation['text']}\n\n{shown}".strip()
+        talk = self._talk
+        if talk is not None:
+            talk.say("user", text)
+        if talk is None or talk.full:
+            talk = self._talk = Conversation(
+                self.engine, self._tokenizer, self._sampling, seed=self._seed, limit=self._limit
+            )
+            how = "\nAnswer with one of the commands." if commands else ""
+            talk.say("system", f"{self._instructions}{how}".strip())
+            talk.say("user", text)
+        answer = await talk.answer()
+        turn = talk.turns[-1]
+        usage = Usage(len(talk.tokens) - turn.drawn, turn.reused, turn.drawn, requests=1)
+        return Decision(read_command(answer.text, commands), answer.text, usage)
+
+    async def aclose(self) -> None:
+        """End the engine."""
+        await self.engine.aclose()
 
 
 def agent_trainer(
