@@ -36,7 +36,7 @@ _MODULES = {
     "batcher": "Batcher",
     "cache": "KVCacheManager PagePool",
     "config": "ExecutionConfig",
-    "conversation": "Conversation TurnCounts",
+    "conversation": "Answer Conversation TurnCounts",
     "engine": "AsyncExecutionEngine",
     "learner": "GRPOConfig GRPOLearner PPOTokenConfig PPOTokenLearner RLOOConfig RLOOLearner "
     "TokenLearner TokenLearnerConfig",
@@ -50,6 +50,6 @@ _MODULES = {
     "scheduler": "LatencyScheduler",
     "soft_prefix": "PlanPrefix TurnPlans",
     "tasks": "Outcome PromptTask Task make_task register_task task_names",
-    "trainer": "Answer LLMConfig LLMTrainer",
+    "trainer": "LLMConfig LLMTrainer",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _MODULES)
