@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from echoic.agents.llm.config import *
     from echoic.agents.llm.conversation import *
     from echoic.agents.llm.engine import *
+    from echoic.agents.llm.group_replay import *
     from echoic.agents.llm.learner import *
     from echoic.agents.llm.lora import *
     from echoic.agents.llm.model import *
@@ -38,6 +39,7 @@ _MODULES = {
     "config": "ExecutionConfig",
     "conversation": "Answer Conversation TurnCounts",
     "engine": "AsyncExecutionEngine",
+    "group_replay": "GroupReplay",
     "learner": "GRPOConfig GRPOLearner PPOTokenConfig PPOTokenLearner RLOOConfig RLOOLearner "
     "TokenLearner TokenLearnerConfig",
     "lora": "LoRAConfig add_lora merge_lora without_lora",
