@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from echoic.agents.llm.config import *
     from echoic.agents.llm.conversation import *
     from echoic.agents.llm.engine import *
+    from echoic.agents.llm.group_replay import *
     from echoic.agents.llm.learner import *
     from echoic.agents.llm.lora import *
     from echoic.agents.llm.model import *
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from echoic.agents.llm.requests import *
     from echoic.agents.llm.routing import *
     from echoic.agents.llm.scheduler import *
+    from echoic.agents.llm.soft_prefix import *
     from echoic.agents.llm.tasks import *
     from echoic.agents.llm.trainer import *
 
@@ -37,6 +39,7 @@ _MODULES = {
     "config": "ExecutionConfig",
     "conversation": "Answer Conversation TurnCounts",
     "engine": "AsyncExecutionEngine",
+    "group_replay": "GroupReplay",
     "learner": "GRPOConfig GRPOLearner PPOTokenConfig PPOTokenLearner RLOOConfig RLOOLearner "
     "TokenLearner TokenLearnerConfig",
     "lora": "LoRAConfig add_lora merge_lora without_lora",
@@ -47,6 +50,7 @@ _MODULES = {
     "requests": "RolloutRequest RolloutResult RolloutToken SamplingParams",
     "routing": "PrefixRouter RemoteConfig",
     "scheduler": "LatencyScheduler",
+    "soft_prefix": "PlanPrefix TurnPlans",
     "tasks": (
         "EnvironmentTask GeneratedTask Outcome PromptTask Task Tools make_task register_task "
         "task_names"

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import glob
 import json
 import math
 import os
@@ -34,8 +35,10 @@ import echoic.rl
 from echoic.agents import _checks
 from echoic.agents.baselines.prompted import show_commands
 from echoic.agents.episodes import Decision, Usage
+from echoic.agents.llm.batch import TokenBatch
 from echoic.agents.llm.config import ExecutionConfig
 from echoic.agents.llm.conversation import Conversation
+from echoic.agents.llm.group_replay import GroupReplay, join
 from echoic.agents.llm.learner import (
     GRPOConfig,
     GRPOLearner,
@@ -48,10 +51,12 @@ from echoic.agents.llm.learner import (
 )
 from echoic.agents.llm.lora import LoRAConfig, merge_lora
 from echoic.agents.llm.requests import SamplingParams
+from echoic.agents.llm.soft_prefix import PlanPrefix
 from echoic.agents.llm.tasks import read_command
 from echoic.agents.llm.workers import (
     COLUMNS,
     FIELDS,
+    PLANS,
     Actor,
     Answering,
     LockStep,
@@ -64,6 +69,7 @@ from echoic.agents.llm.workers import (
     task_of,
     together,
 )
+from echoic.agents.replay import ReplayConfig
 from echoic.agents.training.records import Records
 from echoic.errors import ArgumentError, CheckpointError, EchoicError, WaitTimeoutError
 from echoic.rl.background import in_thread
@@ -74,6 +80,7 @@ if TYPE_CHECKING:
     from echoic.agents.llm.engine import AsyncExecutionEngine
     from echoic.agents.llm.replica import Replica
     from echoic.agents.llm.tasks import Task
+    from echoic.agents.plans import PlanningConfig
     from echoic.agents.training.config import TrainingConfig
     from echoic.agents.training.records import TrainingMetrics
     from echoic.rollouts import RolloutBatch
@@ -101,6 +108,10 @@ def _execution() -> ExecutionConfig:
     # Weights change more often than prefixes would be cleaned up, and a clock must not decide what
     # is cached.
     return ExecutionConfig(timeout=600.0, cache_cleanup_interval=math.inf)
+
+
+def _replay() -> ReplayConfig:
+    return ReplayConfig(max_experiences=1024, min_experiences=1)
 
 
 @dataclass(frozen=True)
@@ -134,6 +145,13 @@ class LLMConfig:
         timeout: Seconds that the learner waits for answers before the run fails.
         max_turns_total: The run ends with the update that learns from so many turns in all.
         progress: Whether a live view is shown.
+        plans: Settings of plans: a soft prefix before each answer, of the latest observations. With
+            engines only: servers take no embeddings.
+        plan_prefix: Embeddings of a plan.
+        plan_state_dim: Numbers of an observation's encoding.
+        replay: Earlier groups that are learned from again with each batch, drawn by their surprise.
+        replay_config: How they are scored and drawn, and how many are kept.
+        replay_bytes: Most bytes that are kept of them.
         seed: Seed of the answers.
     """
 
@@ -160,6 +178,12 @@ class LLMConfig:
     timeout: float = 1800.0
     max_turns_total: int | None = None
     progress: bool = False
+    plans: PlanningConfig | None = None
+    plan_prefix: int = 4
+    plan_state_dim: int = 512
+    replay: int = 0
+    replay_config: ReplayConfig = field(default_factory=_replay)
+    replay_bytes: int = 256 << 20
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -177,6 +201,10 @@ class LLMConfig:
             known = " or ".join(f"a {kind.__name__}" for kind in _LEARNERS)
             kind = type(self.learner).__name__
             raise ArgumentError(f"expected {known} as learner, got a {kind}")
+        _checks.whole(self, "plan_prefix", "plan_state_dim", "replay_bytes")
+        _checks.whole(self, "replay", least=0)
+        if self.plans is not None and self.servers:
+            raise ArgumentError("plans are input embeddings, which servers don't take")
         if self.workers and self.servers:
             raise ArgumentError("workers have engines of their own: expected no servers with them")
         if self.max_lag == 0 and (self.workers or self.servers):
@@ -246,6 +274,18 @@ class LLMTrainer:
         self.learner: TokenLearner = _LEARNERS[type(config.learner)](
             model, config.learner, device=device
         )
+        if config.plans is not None:
+            sizes = {"state_dim": config.plan_state_dim, "prefix": config.plan_prefix}
+            self.learner.attach(PlanPrefix(model, config.plans, seed=config.seed, **sizes))
+        #: Earlier groups; None without ``replay``.
+        self.replay: GroupReplay | None = None
+        if config.replay:
+            self.replay = GroupReplay(
+                config.replay_config,
+                plans=self.learner.plans,
+                max_bytes=config.replay_bytes,
+                seed=config.seed,
+            )
         #: Measurements of each update: the learner's, and ``step`` (updates so far), ``success``,
         #: ``turns``, ``lag_mean`` and ``lag_max``, ``tokens_per_second`` (drawn, by the time since
         #: the last update), ``kv_reuse_rate``, ``answer_seconds`` (waiting for answers),
@@ -352,12 +392,20 @@ class LLMTrainer:
         place = self._saved if path is None else Path(path)
         if place is None:
             raise ArgumentError("expected a path, or config.dir")
+        replay = self._replay_file(place)
+        if self.replay is not None:
+            # First: a run that ends between the two goes on from the ones before.
+            self.replay.save(replay)
         self.learner.save(place)
+        for old in set(place.parent.glob(f"{glob.escape(place.name)}.replay-*")) - {replay}:
+            old.unlink()
         return place
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a file of :meth:`save`, of the same first model and settings."""
         self.learner.load(path)
+        if self.replay is not None:
+            self.replay.load(self._replay_file(Path(path)))
 
     def export(self, folder: str | os.PathLike[str]) -> None:
         """Write the trained model, adapters merged, and its tokenizer for transformers.
@@ -420,6 +468,9 @@ class LLMTrainer:
         run.publish(self._weights(), version)
         first = 0 if rollouts is not None else version * config.prompts_per_step
         how = replace(self._how, first=first)
+        if how.plans is not None:
+            # It goes to where the engine is.
+            how = replace(how, plans=copy.deepcopy(how.plans).cpu())
         acting: asyncio.Future[None] | None = None
         check: Callable[[], None] = _nothing
         if config.workers:
@@ -549,7 +600,11 @@ class LLMTrainer:
             if self.config.max_lag is None:
                 return None
             return self.learner.weights()
-        return {n: one.data for n, one in self._model.named_parameters() if one.requires_grad}
+        weights = {n: one.data for n, one in self._model.named_parameters() if one.requires_grad}
+        if self.learner.plans is not None:
+            own = self.learner.plans.named_parameters()
+            weights |= {f"{PLANS}{name}": one.data for name, one in own}
+        return weights
 
     def _copy(self) -> Any:
         """Return a copy of the model that has its own of what learns, and shares the rest."""
@@ -570,7 +625,8 @@ class LLMTrainer:
         sampling = SamplingParams(
             config.max_new_tokens, temperature=config.learner.temperature, stop=config.stop
         )
-        return Answering(self.task, sampling, int(limit), config.seed, config.execution)
+        how = Answering(self.task, sampling, int(limit), config.seed, config.execution)
+        return replace(how, plans=self.learner.plans)
 
     def _run(self, **how: Any) -> echoic.rl.Run:
         config = self.config
@@ -596,7 +652,14 @@ class LLMTrainer:
     def _update(self, batch: RolloutBatch, began: float) -> None:
         answered = time.monotonic()
         before = self.learner.updates
-        metrics = self.learner.update(batch)
+        found: RolloutBatch | TokenBatch = batch
+        if self.replay is not None:
+            # Groups are drawn among those of earlier batches.
+            fresh = TokenBatch.from_rollouts(batch)
+            again = self.replay.sample(self.config.replay, before)
+            self.replay.add(fresh, before)
+            found = fresh if again is None else join([fresh, again])
+        metrics = self.learner.update(found)
         # A batch is learned from once, whatever was in it.
         self.learner.updates = before + 1
         if batch.lease_seconds is not None:
@@ -645,12 +708,15 @@ class LLMTrainer:
         if self._saved is None or not self.history:
             return
         if self._saved_at != self.learner.updates:
-            self.learner.save(self._saved)
+            self.save()
             self._saved_at = self.learner.updates
         leased, self._leased = self._leased, []
         for batch in leased:
             with contextlib.suppress(EchoicError):
                 batch.ack()
+
+    def _replay_file(self, place: Path) -> Path:
+        return place.with_name(f"{place.name}.replay-{self.learner.updates}")
 
     def resume(self) -> None:
         """Load the checkpoint in ``config.dir``, and the history up to it.
@@ -661,7 +727,7 @@ class LLMTrainer:
         """
         if self._dir is None or self._saved is None:
             raise ArgumentError("there is nothing to resume without config.dir")
-        self.learner.load(self._saved)
+        self.load(self._saved)
         step = self._saved_at = self.learner.updates
         self._is_begun = True
         self.history, self.evaluations = [], []
@@ -715,6 +781,8 @@ class LLMTrainer:
 # Answers that are compared, the learning rate of adapters, and the lists of metrics with what they
 # get from each update.
 _GROUP, _RATE = 8, 3e-4
+# Turns of an episode, about, to translate steps into updates.
+_EACH = 4
 # TrainingConfig's own limit of an episode, which is of vectors: a task has one of turns.
 _TURNS = 1000
 _METRICS = {
@@ -732,8 +800,9 @@ _METRICS = {
 class AgentTrainer:
     """Trains a language model as :class:`~echoic.agents.training.EchoRLTrainer` is used.
 
-    Episodes side by side are ``num_actors``: groups of 8 answers. Steps are turns of episodes. The
-    algorithm is PPO unless ``algorithm`` says otherwise, of LoRA adapters.
+    Episodes side by side are ``num_actors``: groups of 8. Steps are turns of episodes. It learns
+    adapters by GRPO, with plans and surprise replay unless ``use_plans`` and ``replay`` say
+    otherwise; what belongs to networks of vectors, such as ``algorithm``, has no effect.
 
     Args:
         config: Settings; ``backbone`` is the model, and ``env_name`` a task or an environment.
@@ -745,6 +814,8 @@ class AgentTrainer:
         self, config: TrainingConfig, metrics: TrainingMetrics, *, resume: Resume = False
     ) -> None:
         self._config, self._metrics = config, metrics
+        if config.replay == "uniform":
+            raise ArgumentError('replay="uniform" is of vectors: expected "surprise" or "none"')
         groups = max(1, config.num_actors // _GROUP)
         turns = groups * _GROUP
         behind = config.backend != "threads"
@@ -752,15 +823,19 @@ class AgentTrainer:
             steps=max(1, config.total_timesteps),
             prompts_per_step=groups,
             answers_per_prompt=min(_GROUP, max(2, config.num_actors)),
-            learner=_agent_learner(config),
+            learner=GRPOConfig(learning_rate=_RATE, lora=LoRAConfig(rank=16, alpha=32.0)),
+            plans=config.planning_config if config.use_plans else None,
+            plan_state_dim=config.state_dim,
+            replay=0 if config.replay == "none" else max(1, config.batch_size // (turns * _EACH)),
+            replay_config=config.replay_config,
             max_lag=int(config.is_asynchronous or behind),
             workers=config.num_workers if behind else 0,
             backend="ray" if config.backend == "ray" else "processes",
             max_restarts=config.max_restarts,
             worker_imports=config.worker_imports,
             dir=config.checkpoint_dir,
-            save_every=max(1, config.save_frequency // turns),
-            evaluate_every=max(1, config.evaluation_frequency // turns),
+            save_every=max(1, config.save_frequency // (turns * _EACH)),
+            evaluate_every=max(1, config.evaluation_frequency // (turns * _EACH)),
             evaluate_prompts=config.evaluation_episodes,
             evaluate_temperature=0.0 if config.evaluation_greedy else 1.0,
             max_turns_total=config.total_timesteps,
@@ -863,6 +938,8 @@ class TalkPolicy:
         how = trainer._how
         self._limit, self._tokenizer = how.limit, trainer.tokenizer
         self._sampling = replace(how.sampling, temperature=0.0) if greedy else how.sampling
+        how = replace(how, plans=copy.deepcopy(how.plans))
+        self._plans, self._greedy = how.plans, greedy
         self.engine, _ = engine_of(how, trainer._copy(), trainer.learner.device)
 
     def begin(self, instructions: str, seed: int) -> None:
@@ -879,8 +956,14 @@ class TalkPolicy:
         if talk is not None:
             talk.say("user", text)
         if talk is None or talk.full:
+            plans, seed = self._plans, self._seed
             talk = self._talk = Conversation(
-                self.engine, self._tokenizer, self._sampling, seed=self._seed, limit=self._limit
+                self.engine,
+                self._tokenizer,
+                self._sampling,
+                seed=seed,
+                limit=self._limit,
+                plans=None if plans is None else plans.begin(seed, greedy=self._greedy),
             )
             how = "\nAnswer with one of the commands." if commands else ""
             talk.say("system", f"{self._instructions}{how}".strip())
@@ -900,11 +983,6 @@ def agent_trainer(
 ) -> AgentTrainer:
     """Return what trains the language model that is ``config.backbone``."""
     return AgentTrainer(config, metrics, resume=resume)
-
-
-def _agent_learner(config: TrainingConfig) -> TokenLearnerConfig:
-    """Return the settings of a learner of adapters."""
-    return GRPOConfig(learning_rate=_RATE, lora=LoRAConfig(rank=16, alpha=32.0))
 
 
 async def _end(task: asyncio.Future[Any]) -> None:

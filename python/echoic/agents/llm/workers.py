@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from echoic.agents.llm.config import ExecutionConfig
     from echoic.agents.llm.handles import RolloutEngine
     from echoic.agents.llm.requests import RolloutResult, SamplingParams
+    from echoic.agents.llm.soft_prefix import PlanPrefix
     from echoic.rl import Group, Item, Run
     from echoic.rl import Worker as Joined
 
@@ -55,6 +56,8 @@ FIELDS = {
     **dict.fromkeys(("reward", "success"), "float32"),
     **dict.fromkeys(("turns", "drawn", "reused", "computed"), "int32"),
 }
+# Before the names of a soft prefix's weights.
+PLANS = "plans."
 # Seconds between two looks for new weights.
 _LOOK = 0.02
 # Seconds that a worker may need for its imports and its model on a busy machine.
@@ -164,14 +167,16 @@ class LockStep:
                 self._seats -= 1
                 self._go()
 
-    async def generate(self, place: tuple[int, ...], prompt: Any, sampling: Any) -> RolloutResult:
+    async def generate(
+        self, place: tuple[int, ...], prompt: Any, sampling: Any, **options: Any
+    ) -> RolloutResult:
         """Draw a turn with those of all other seats."""
         started: asyncio.Future[asyncio.Future[RolloutResult]]
         started = asyncio.get_running_loop().create_future()
 
         def start() -> None:
             if not started.done():
-                turn = asyncio.ensure_future(self._engine.generate(prompt, sampling))
+                turn = asyncio.ensure_future(self._engine.generate(prompt, sampling, **options))
                 started.set_result(turn)
 
         self._waiting[place] = start
@@ -197,8 +202,8 @@ class _Seat:
     def __init__(self, steps: LockStep, place: tuple[int, ...]) -> None:
         self._steps, self._place = steps, place
 
-    async def generate(self, prompt: Any, sampling: Any) -> RolloutResult:
-        return await self._steps.generate(self._place, prompt, sampling)
+    async def generate(self, prompt: Any, sampling: Any, **options: Any) -> RolloutResult:
+        return await self._steps.generate(self._place, prompt, sampling, **options)
 
 
 @dataclass(frozen=True)
@@ -212,6 +217,7 @@ class Answering:
         seed: Seed of the run.
         execution: Settings of the engine.
         first: Number of the prompt of group 0.
+        plans: Makes soft prefixes of what was observed.
     """
 
     task: Any
@@ -220,6 +226,7 @@ class Answering:
     seed: int
     execution: ExecutionConfig
     first: int = 0
+    plans: PlanPrefix | None = None
 
 
 class Actor:
@@ -261,7 +268,8 @@ class Actor:
                 engine = await stack.enter_async_context(steps.seat(*place))
             talk, outcome = await self.hold(prompt, index, item.index, engine)
         columns: dict[str, Any] = talk.columns()
-        item.write(version=steps.version if steps else talk.versions, **columns)
+        blobs = None if talk.plans is None else {"plans": talk.plans.rows()}
+        item.write(version=steps.version if steps else talk.versions, blobs=blobs, **columns)
         item.done(
             reward=outcome.reward,
             success=float(outcome.success),
@@ -287,12 +295,17 @@ class Actor:
         """
         how = self._how
         seed = np.random.SeedSequence([how.seed, index, copy]).generate_state(1, np.uint64)[0]
+        sampling = sampling or how.sampling
+        plans = None
+        if how.plans is not None:
+            plans = how.plans.begin(int(seed) >> 1, greedy=sampling.temperature == 0)
         talk = Conversation(
             engine or self._engine,
             self._tokenizer,
-            sampling or how.sampling,
+            sampling,
             seed=int(seed),
             limit=how.limit,
+            plans=plans,
         )
         where = f"prompt {index} of {how.task.name}"
         try:
@@ -360,9 +373,15 @@ def copy_into(module: Any, weights: Mapping[str, Any]) -> None:
 def engine_of(how: Answering, model: Any, device: Any) -> tuple[AsyncExecutionEngine, Any]:
     """Make an engine, and the function with which an :class:`Actor` loads weights into it."""
     engine = AsyncExecutionEngine(how.execution, model, device)
+    if how.plans is not None:
+        how.plans.to(device)
 
     async def load(tree: Any, version: int) -> None:
-        await engine.update_weights(lambda module: copy_into(module, tree), version)
+        own = {name: one for name, one in tree.items() if not name.startswith(PLANS)}
+        await engine.update_weights(lambda module: copy_into(module, own), version)
+        if how.plans is not None:
+            names = tree.keys() - own.keys()
+            copy_into(how.plans, {name.removeprefix(PLANS): tree[name] for name in names})
 
     return engine, load
 
