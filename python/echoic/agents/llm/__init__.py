@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from echoic.agents.llm.scheduler import *
     from echoic.agents.llm.tasks import *
     from echoic.agents.llm.trainer import *
+    from echoic.agents.llm.verifiers import *
 
 _MODULES = {
     "batch": "TokenBatch",
@@ -51,5 +52,6 @@ _MODULES = {
         "task_names"
     ),
     "trainer": "Answer LLMConfig LLMTrainer",
+    "verifiers": "VerifiersTask",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _MODULES)
