@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from echoic.agents.llm.soft_prefix import *
     from echoic.agents.llm.tasks import *
     from echoic.agents.llm.trainer import *
+    from echoic.agents.llm.verifiers import *
 
 _MODULES = {
     "batch": "TokenBatch",
@@ -56,5 +57,6 @@ _MODULES = {
         "task_names"
     ),
     "trainer": "LLMConfig LLMTrainer",
+    "verifiers": "VerifiersTask",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _MODULES)
