@@ -281,6 +281,18 @@ def test_servers_answer_and_load_what_is_learned() -> None:
         asyncio.run(LLMTrainer(model, task, config, device="cpu").train())
 
 
+def fails(answer: Answer) -> float:
+    raise OSError("no judge")
+
+
+@pytest.mark.nightly
+def test_a_worker_whose_task_fails_ends_the_run_with_its_error() -> None:
+    run = trainer(2, reward=fails, workers=1, max_lag=1)
+    with pytest.raises(CollectorError, match=r"(?s)worker-0 failed:.*prompt \d .*no judge"):
+        asyncio.run(run.train())
+    assert run.restarts == 0
+
+
 def test_a_run_that_was_saved_goes_on(tmp_path: Path) -> None:
     first = trainer(2)
     asyncio.run(first.train())
