@@ -424,8 +424,9 @@ def test_smollm2_learns_to_add_in_minutes(tmp_path: Path) -> None:
         pytest.skip(reason)
     ran = CliRunner().invoke(
         app,
-        ["train", "--model", "local:SmolLM2-135M", "--task", "gsm8k-like", "--updates", "20",
-         "--device", "cpu", "--output-dir", str(tmp_path), "--json"],
+        ["train", "--model", "local:SmolLM2-135M", "--task", "gsm8k-like", "--updates", "16",
+         "--setting", "max_new_tokens=12", "--device", "cpu", "--json",
+         "--output-dir", str(tmp_path)],
     )  # fmt: skip
     assert ran.exit_code == 0, ran.output
     found = json.loads(ran.stdout)
