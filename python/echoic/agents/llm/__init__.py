@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from echoic.agents.llm.requests import *
     from echoic.agents.llm.routing import *
     from echoic.agents.llm.scheduler import *
+    from echoic.agents.llm.soft_prefix import *
     from echoic.agents.llm.tasks import *
     from echoic.agents.llm.trainer import *
 
@@ -47,6 +48,7 @@ _MODULES = {
     "requests": "RolloutRequest RolloutResult RolloutToken SamplingParams",
     "routing": "PrefixRouter RemoteConfig",
     "scheduler": "LatencyScheduler",
+    "soft_prefix": "PlanPrefix TurnPlans",
     "tasks": "Outcome PromptTask Task make_task register_task task_names",
     "trainer": "LLMConfig LLMTrainer",
 }

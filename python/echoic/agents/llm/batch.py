@@ -66,6 +66,10 @@ class TokenBatch:
     lags: Array
     #: Reward at each token, (tokens,); ``None``: an item's is at the last token that was drawn.
     token_rewards: Array | None = None
+    #: What the soft prefixes of each item were made of: ``TurnPlans.rows``, or ``None``.
+    plans: tuple[Array | None, ...] | None = None
+    #: How much each item counts, (items,); ``None``: 1.
+    importance: Array | None = None
 
     def __post_init__(self) -> None:
         """Cast arrays to the dtypes that a learner needs, and check that they fit each other."""
@@ -82,6 +86,8 @@ class TokenBatch:
         if self.token_rewards is not None:
             dtypes["token_rewards"] = np.float64
             per_token.append("token_rewards")
+        if self.importance is not None:
+            dtypes["importance"] = np.float64
         for name, dtype in dtypes.items():
             array = np.asarray(getattr(self, name))
             if array.ndim != 1:
@@ -90,6 +96,9 @@ class TokenBatch:
         _check_offsets("offsets", self.offsets)
         _check_offsets("group_offsets", self.group_offsets)
         sizes = {**dict.fromkeys(per_token, int(self.offsets[-1])), "rewards": len(self)}
+        for name in ("plans", "importance"):
+            if getattr(self, name) is not None:
+                sizes[name] = len(self)
         for name, size in sizes.items():
             if len(getattr(self, name)) != size:
                 raise ArgumentError(
@@ -146,6 +155,7 @@ class TokenBatch:
             return found
 
         each = flat(batch[rewards]) if rewards in batch.columns else None
+        plans: tuple[Any, ...] = tuple(batch.blobs(i).get("plans") for i in range(len(batch)))
         return cls(
             tokens=flat(batch[tokens]),
             logprobs=flat(batch[logprobs]),
@@ -155,6 +165,7 @@ class TokenBatch:
             group_offsets=offsets_of(batch.group_sizes),
             lags=batch.target - flat(batch.versions),
             token_rewards=each,
+            plans=None if all(one is None for one in plans) else plans,
         )
 
     @classmethod
@@ -168,6 +179,7 @@ class TokenBatch:
         rewards: ArrayLike | None = None,
         token_rewards: Sequence[ArrayLike] | None = None,
         lags: Sequence[ArrayLike] | None = None,
+        plans: Sequence[Array | None] | None = None,
     ) -> TokenBatch:
         """Put items together, each with a value for each of its tokens.
 
@@ -179,6 +191,7 @@ class TokenBatch:
             rewards: What each item earned; or else
             token_rewards: what each of its tokens earned.
             lags: By how many versions each token's policy was behind; none by default.
+            plans: What the soft prefixes of each item were made of.
         """
         if (rewards is None) == (token_rewards is None):
             raise ArgumentError("expected either rewards or token_rewards")
@@ -205,6 +218,7 @@ class TokenBatch:
             offsets=offsets_of(lengths),
             rewards=np.asarray(rewards),
             group_offsets=offsets_of(group_sizes),
+            plans=None if plans is None else tuple(plans),
         )
 
     def __len__(self) -> int:

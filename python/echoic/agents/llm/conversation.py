@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from echoic.agents.llm.handles import RolloutEngine
+    from echoic.agents.llm.soft_prefix import TurnPlans
 
     Array = np.ndarray[Any, Any]
 
@@ -84,6 +85,7 @@ class Conversation:
             token or with the template's token for the end of a turn.
         seed: Seed of the conversation: equal seeds draw equal answers from equal weights.
         limit: Most tokens.
+        plans: Makes a soft prefix for each answer; of a local engine.
 
     >>> import asyncio
     >>> from echoic.agents.llm import AsyncExecutionEngine, TinyTransformer
@@ -107,6 +109,7 @@ class Conversation:
         *,
         seed: int = 0,
         limit: int,
+        plans: TurnPlans | None = None,
     ) -> None:
         if limit < 1:
             raise ArgumentError(f"limit must be at least 1, not {limit}")
@@ -115,6 +118,7 @@ class Conversation:
         self.sampling = sampling or SamplingParams()
         self.seed = seed
         self.limit = limit
+        self.plans = plans
         #: The messages, as texts.
         self.messages: list[dict[str, Any]] = []
         #: Ids up to the last answer.
@@ -136,6 +140,9 @@ class Conversation:
         self._tools: list[dict[str, Any]] | None = None
         self._tools_text = ""
         self._busy = False
+        # What the next plan is of, and the virtual tokens that were made of it.
+        self._observed: str | Array | None = None
+        self._planned: list[int] | None = None
 
     def say(self, role: str, text: str, **fields: Any) -> None:
         """Add a message, which is not learned from.
@@ -166,6 +173,13 @@ class Conversation:
             raise ArgumentError(f"ids must be at least 0, not {min(ids)}")
         self._opened = self._opened or self._said > 0
         self._given, self._said = [*self._ahead(), *ids], 0
+
+    def observe(self, observation: str | Array) -> None:
+        """Make the next plan of this text or vector, instead of the messages since the last answer.
+
+        The tokens don't get it. Without ``plans`` it is not used.
+        """
+        self._observed = observation
 
     def offer(self, tools: Sequence[Mapping[str, Any]]) -> None:
         """Offer functions to the model, before the first message.
@@ -198,7 +212,7 @@ class Conversation:
         """
         if self._busy:
             raise ArgumentError("an answer is being drawn: a conversation has one turn at a time")
-        given = self._ahead()
+        given = [*self._ahead(), *self._plan()]
         most = self.sampling.max_new_tokens if max_new_tokens is None else max_new_tokens
         if (needed := len(self.tokens) + len(given) + most) > self.limit:
             raise ArgumentError(
@@ -208,9 +222,10 @@ class Conversation:
         seed = int(np.random.SeedSequence([self.seed, len(self.turns)]).generate_state(1)[0])
         ends = tuple(self.sampling.stop if stop is None else stop) or self._ends()
         sampling = replace(self.sampling, max_new_tokens=most, stop=ends, seed=seed)
+        options: Any = {} if self.plans is None else {"embeddings": self.plans.embeddings}
         self._busy = True
         try:
-            result = await self.engine.generate([*self.tokens, *given], sampling)
+            result = await self.engine.generate([*self.tokens, *given], sampling, **options)
         finally:
             self._busy = False
         if not result.success:
@@ -231,6 +246,7 @@ class Conversation:
         self._answers.add(len(self.messages))
         self.messages.append({"role": "assistant", "content": text})
         self._given, self._said, self._opened = [], 0, False
+        self._observed = self._planned = None
         return Answer(text, drawn, result.finish_reason == "stop")
 
     def reward(self, value: float) -> None:
@@ -249,7 +265,7 @@ class Conversation:
     def full(self) -> bool:
         """Whether another turn would not fit ``limit``."""
         needed = len(self.tokens) + len(self._ahead()) + self.sampling.max_new_tokens
-        return needed > self.limit
+        return needed + (0 if self.plans is None else self.plans.size) > self.limit
 
     @property
     def versions(self) -> Array:
@@ -282,6 +298,17 @@ class Conversation:
             "mask": np.array(self._mask, np.uint8),
             "rewards": np.array(self._rewards, np.float32),
         }
+
+    def _plan(self) -> list[int]:
+        """Return the virtual tokens before the next answer; one that was cancelled keeps them."""
+        if self.plans is None:
+            return []
+        if self._planned is None:
+            last = max(self._answers, default=-1)
+            said = "\n".join(one["content"] for one in self.messages[last + 1 :])
+            observed = said if self._observed is None else self._observed
+            self._planned = self.plans.plan(observed)
+        return self._planned
 
     def _add(self, role: str, text: str, **fields: Any) -> None:
         self.messages.append({"role": role, "content": _MARKS.sub("", text), **fields})

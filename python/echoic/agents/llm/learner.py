@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from echoic.agents.llm.loss import MicroBatch, TokenScores
+    from echoic.agents.llm.soft_prefix import PlanPrefix
 
     Array = np.ndarray[Any, Any]
 
@@ -298,10 +299,23 @@ class TokenLearner(ABC):
             betas=config.betas,
             weight_decay=config.weight_decay,
         )
+        #: The soft prefix that learns with the policy; see :meth:`attach`.
+        self.plans: PlanPrefix | None = None
         #: Batches that were learned from.
         self.updates = 0
         #: Steps of the optimizer: one in each epoch of an update.
         self.steps = 0
+
+    def attach(self, plans: PlanPrefix) -> None:
+        """Let a soft prefix learn with the policy, at a learning rate of its own.
+
+        Raises:
+            ArgumentError: If there is one already, or several ranks learn.
+        """
+        if self.plans is not None or self.config.distributed is not None:
+            raise ArgumentError("a learner in one process takes one soft prefix, before it learns")
+        self.plans = plans.to(self.device)
+        self.optimizer.add_param_group({"params": list(plans.parameters())})
 
     def _make_reference(self, given: Any) -> Any:
         """Return the reference model; None without one, or if it is the policy without adapters."""
@@ -360,6 +374,13 @@ class TokenLearner(ABC):
             FloatingPointError: If the gradient is not finite. That step was not taken.
         """
         found = TokenBatch.from_rollouts(batch) if isinstance(batch, RolloutBatch) else batch
+        if self.plans is None:
+            return self._update(found)
+        models = [self.policy, *([self._reference] if self._reference is not None else [])]
+        with self.plans.bound(found, *models) as bound:
+            return self._update(bound)
+
+    def _update(self, found: TokenBatch) -> dict[str, float]:
         learned = self._learned(found)
         tokens, drawn, items, reward = self.ranks.sum(
             learned.sum(), found.mask.sum(), len(found), found.rewards.sum()
@@ -428,6 +449,8 @@ class TokenLearner(ABC):
         weights = token_weights(
             batch, learned, config.aggregation, config.fixed_length, self.ranks.sum
         )
+        if batch.importance is not None:
+            weights *= batch.importance[batch.items]
         work = _Work(
             parts=parts,
             tokens=tokens,
@@ -475,6 +498,8 @@ class TokenLearner(ABC):
         low, high = self.ranks.reduce(reach, largest=True).tolist()
         metrics |= {"ratio_min": -low, "ratio_max": high, "learning_rate": self._rate()}
         metrics["grad_norm"] = self._step()
+        if self.plans is not None:
+            metrics["plan_divergence"] = self.plans.after_step()
         metrics["stepped"] = 1.0
         return metrics
 
@@ -546,7 +571,11 @@ class TokenLearner(ABC):
 
     def _step(self) -> float:
         longest = math.inf if self.config.max_grad_norm is None else self.config.max_grad_norm
-        for group, rate in zip(self.optimizer.param_groups, self._rates(), strict=True):
+        rates = self._rates()
+        if self.plans is not None:
+            share = self._rate() / self.config.learning_rate
+            rates.append(share * self.plans.config.learning_rate)
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         parameters = [one for group in self.optimizer.param_groups for one in group["params"]]
         self._masters.follow()
@@ -649,7 +678,10 @@ class TokenLearner(ABC):
         named = dict(self.policy.named_parameters())
         if self.value_head is not None:
             named |= {f"value_head.{name}": one for name, one in self.value_head.named_parameters()}
-        return {name: one.data for name, one in named.items() if one.requires_grad}
+        found = {name: one.data for name, one in named.items() if one.requires_grad}
+        if self.plans is not None:
+            found |= {f"plans.{name}": one for name, one in self.plans.state_dict().items()}
+        return found
 
     @cached_property
     def _fingerprint(self) -> str:
