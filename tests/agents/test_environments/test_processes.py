@@ -16,7 +16,7 @@ from echoic.agents.environments import (
     EnvironmentProcessError,
     make_environment,
 )
-from echoic.agents.environments.workers.environment import as_json, from_json
+from echoic.agents.environments.processes import as_json, from_json
 from echoic.errors import ArgumentError, ClosedError
 from gymnasium.utils.env_checker import check_env
 
