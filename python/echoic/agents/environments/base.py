@@ -485,13 +485,18 @@ def make_environment(name: str, **settings: Any) -> Any:
     """
     if name in _USERS:
         return _USERS[name](**settings)
+    config, kind = _found(name)
+    return kind(read_settings(config, settings))
+
+
+def _found(name: str) -> tuple[Any, Any]:
+    """Import an environment's settings and class."""
     if name not in _OURS:
         known = ", ".join(environment_names())
         raise ArgumentError(f"there is no environment {name!r}; there are {known}")
     module_name, config_name, class_name = _OURS[name]
     module = importlib.import_module(f"echoic.agents.environments.{module_name}")
-    config = getattr(module, config_name)
-    return getattr(module, class_name)(read_settings(config, settings))
+    return getattr(module, config_name), getattr(module, class_name)
 
 
 def provenance_of(name: str, settings: Mapping[str, Any]) -> str:
@@ -499,13 +504,9 @@ def provenance_of(name: str, settings: Mapping[str, Any]) -> str:
 
     A name or settings that can't be made keep their name; making them says what is wrong.
     """
-    if name in _USERS or name not in _OURS:
-        return name
     with contextlib.suppress(ArgumentError):
-        module_name, config_name, _ = _OURS[name]
-        module = importlib.import_module(f"echoic.agents.environments.{module_name}")
-        config = read_settings(getattr(module, config_name), settings)
-        return str(getattr(config, "provenance", name))
+        if name not in _USERS:
+            return str(getattr(read_settings(_found(name)[0], settings), "provenance", name))
     return name
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 # Seconds after the limit at which the alarm ends a worker. A parent that lives kills it before.
-_GRACE = 5.0
+_GRACE = 2.0
 _LONGEST_TRACE = 4000
 
 
