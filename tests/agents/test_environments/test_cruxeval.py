@@ -160,7 +160,6 @@ def test_the_target_is_not_in_the_observation():
 
 def test_the_interpreter_runs_code_and_knows_the_function(monkeypatch):
     real = Sandbox("limits")
-    monkeypatch.setattr(module, "bubblewrap_works", lambda: True)
     monkeypatch.setattr(
         module, "Sandbox", lambda *_, **__: type("Box", (), {"run": staticmethod(real.run)})
     )
@@ -186,14 +185,6 @@ def test_without_a_sandbox_code_of_a_model_is_refused(monkeypatch):
     assert text.startswith(
         "refused: no sandbox (there is no working bubblewrap here: it was taken away)"
     )
-
-
-def test_limits_alone_must_be_asked_for(monkeypatch):
-    monkeypatch.setattr(module, "bubblewrap_works", lambda: False)
-    with pytest.warns(UserWarning, match="read and delete your files.* and end them"):
-        environment = make(multi_turn=True, allow_rlimits_only=True)
-    environment.reset(options={"index": 3})
-    assert environment.step("python: print(f(9, 6))")[0]["text"].startswith("3\n")
 
 
 @pytest.mark.skipif(not bubblewrap_works(), reason=f"no bubblewrap: {why_no_bubblewrap()}")

@@ -10,12 +10,13 @@ reports call them ``cruxeval-style``. The data set's 800 are read from its file.
 - Every answer counts. The data set's scorer leaves some unreadable ones out of the denominator;
   here they are wrong.
 - With ``multi_turn`` there is an interpreter: ``python: code``. That is code that a model wrote, so
-  it runs within bubblewrap or not at all, unless ``allow_rlimits_only`` says otherwise.
+  it runs within bubblewrap or not at all.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import json
 import re
@@ -27,12 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from echoic.agents import _checks
 from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome
-from echoic.agents.environments.sandbox import (
-    Sandbox,
-    bubblewrap_works,
-    limits_work,
-    why_no_bubblewrap,
-)
+from echoic.agents.environments.sandbox import Sandbox, limits_work
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -88,31 +84,25 @@ def load_functions(path: str | None = None) -> tuple[Function, ...]:
     if place.stat().st_size > _MAX_BYTES:
         raise ArgumentError(f"{place} is larger than {_MAX_BYTES} bytes: no file of CRUXEval")
     functions: dict[str, Function] = {}
-    with place.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            where = f"{place.name}, line {number}"
-            one = _function_of(line, where)
-            if functions.setdefault(one.id, one) is not one:
-                raise ArgumentError(f"{where}: the id {one.id!r} is there twice")
+    for number, line in enumerate(place.read_text("utf-8").split("\n"), 1):
+        if not line.strip():
+            continue
+        where = f"{place.name}, line {number}"
+        try:
+            row = json.loads(line)
+        except ValueError:
+            raise ArgumentError(f"{where} is no JSON") from None
+        for key in _KEYS:
+            if not isinstance(row, dict) or not isinstance(row.get(key), str):
+                raise ArgumentError(f"{where} has no text {key!r}")
+        one = Function(*(row[key] for key in _KEYS))
+        if literal_of(one.output) is None:
+            raise ArgumentError(f"{where}: the output is no literal: {one.output[:80]}")
+        if functions.setdefault(one.id, one) is not one:
+            raise ArgumentError(f"{where}: the id {one.id!r} is there twice")
     if not functions:
         raise ArgumentError(f"{place} has no functions")
     return tuple(functions.values())
-
-
-def _function_of(line: str, where: str) -> Function:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        raise ArgumentError(f"{where} is no JSON") from None
-    for key in _KEYS:
-        if not isinstance(row, dict) or not isinstance(row.get(key), str):
-            raise ArgumentError(f"{where} has no text {key!r}")
-    one = Function(*(row[key] for key in _KEYS))
-    if literal_of(one.output) is None:
-        raise ArgumentError(f"{where}: the output is no literal: {one.output[:80]}")
-    return one
 
 
 def literal_of(answer: str) -> str | None:
@@ -121,9 +111,7 @@ def literal_of(answer: str) -> str | None:
     >>> literal_of("[1, 2]"), literal_of("assert f('a==b') == 'b'"), literal_of("f(1)")
     ('[1, 2]', "'b'", None)
     """
-    tree = _tree_of(answer)
-    if isinstance(tree, ast.Compare) and [type(one) for one in tree.ops] == [ast.Eq]:
-        tree = tree.comparators[0]
+    tree = _side_of(answer, -1)
     return ast.unparse(tree) if tree is not None and _is_literal(tree) else None
 
 
@@ -136,16 +124,14 @@ def arguments_of(answer: str, known: str = "") -> str | None:
     >>> arguments_of("assert f([1], b=2) == 3"), arguments_of("f(open('secrets'))")
     ('f([1], b=2)', None)
     """
-    tree = _tree_of(answer)
-    if isinstance(tree, ast.Compare) and [type(one) for one in tree.ops] == [ast.Eq]:
-        tree = tree.left
+    tree = _side_of(answer, 0)
     if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "f"):
         return None
     try:
         said, plain = ast.unparse(tree), _has_plain_arguments(tree)
     except _UNREADABLE:
         return None
-    known_tree = _tree_of(known) if known else None
+    known_tree = _side_of(known, 0)
     return said if plain or (known_tree and said == ast.unparse(known_tree)) else None
 
 
@@ -161,22 +147,23 @@ def _has_plain_arguments(call: ast.Call) -> bool:
 
 
 def _is_literal(node: ast.expr) -> bool:
-    try:
+    with contextlib.suppress(*_UNREADABLE):
         ast.literal_eval(node)
-    except _UNREADABLE:
-        return False
-    return True
+        return True
+    return False
 
 
-def _tree_of(answer: str) -> ast.expr | None:
+def _side_of(answer: str, side: int) -> ast.expr | None:
+    """Parse an expression; of ``one == other``, only the first (0) or the last side (-1)."""
     text = answer.strip().removeprefix("assert ").strip()
-    try:
-        # A backslash in a string may give a warning, which is no reason to refuse an answer.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(text, mode="eval").body
-    except _UNREADABLE:
-        return None
+    # A backslash in a string may give a warning, which is no reason to refuse an answer.
+    with contextlib.suppress(*_UNREADABLE), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(text, mode="eval").body
+        if isinstance(tree, ast.Compare) and [type(one) for one in tree.ops] == [ast.Eq]:
+            return (tree.left, tree.comparators[0])[side]
+        return tree
+    return None
 
 
 _ANSWER = re.compile(r"answer:(.*)|.*\[answer\](.*?)(?:\[/answer\].*)?", re.IGNORECASE | re.DOTALL)
@@ -198,10 +185,6 @@ class CRUXEvalConfig(EnvironmentConfig):
         path: A file of functions. Default: the 24 of this package.
         prediction: ``"output"`` or ``"input"``.
         multi_turn: Whether there is an interpreter.
-        allow_rlimits_only: Whether the interpreter may run with limits only where there is no
-            bubblewrap, which gives a warning. The model's code then acts as you: it can read and
-            delete your files, use your network, read the environment and tokens of your other
-            processes, and end them, this one included. For trusted models only.
         rows: First and last (not included) function of the file, so that training and evaluation
             can use different ones.
     """
@@ -214,7 +197,6 @@ class CRUXEvalConfig(EnvironmentConfig):
     path: str | None = None
     prediction: str = "output"
     multi_turn: bool = False
-    allow_rlimits_only: bool = False
     rows: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
@@ -275,17 +257,7 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
             raise ArgumentError("no function is left: look at path, rows and max_code_length")
         seconds = config.timeout_seconds
         self._checker = Sandbox("limits", seconds=seconds)
-        wrapped = bubblewrap_works() or not config.allow_rlimits_only
-        if config.multi_turn and not wrapped:
-            warnings.warn(
-                f"allow_rlimits_only: there is no working bubblewrap here ({why_no_bubblewrap()}), "
-                "so code of the model acts as you. It can read and delete your files, use your "
-                "network, read the environment of your processes and end them, this one included. "
-                "Install bubblewrap, or train as a user that has nothing to lose.",
-                stacklevel=2,
-            )
-        kind = "bubblewrap" if wrapped else "limits"
-        self._interpreter = Sandbox(kind, seconds=seconds, output=_SEEN_OUTPUT)
+        self._interpreter = Sandbox("bubblewrap", seconds=seconds, output=_SEEN_OUTPUT)
         self.instructions = _INSTRUCTIONS[config.prediction]
         if config.multi_turn:
             self.instructions += _ABOUT_TOOL.format(config.max_test_cases)

@@ -335,6 +335,10 @@ def _step(
     return _Step(said, value, tuple(sorted([*rest, value], reverse=True)))
 
 
+def _number_text(number: Fraction) -> str:
+    return str(number) if number.denominator == 1 and number >= 0 else f"({number})"
+
+
 @lru_cache(maxsize=50_000)
 def _steps(numbers: tuple[Fraction, ...], fractions: bool) -> tuple[_Step, ...]:
     """List all different steps: sums, differences, products, whole quotients, and then the others.
@@ -344,16 +348,13 @@ def _steps(numbers: tuple[Fraction, ...], fractions: bool) -> tuple[_Step, ...]:
     """
     found: dict[str, tuple[int, _Step]] = {}
     for i, j in itertools.combinations(range(len(numbers)), 2):
-        kinds = ((i, "+", j), (i, "-", j), (i, "*", j), (i, "/", j), (j, "/", i))
-        for rank, (first, sign, second) in enumerate(kinds):
-            if step := _step(numbers, first, sign, second, fractions):
-                rank = min(rank, 3) if step.value.denominator == 1 else 4  # noqa: PLW2901
+        for kind, (one, sign, other) in enumerate(
+            ((i, "+", j), (i, "-", j), (i, "*", j), (i, "/", j), (j, "/", i))
+        ):
+            if step := _step(numbers, one, sign, other, fractions):
+                rank = min(kind, 3) if step.value.denominator == 1 else 4
                 found.setdefault(step.said, (rank, step))
-    return tuple(step for _, step in sorted(found.values(), key=lambda one: one[0]))
-
-
-def _number_text(number: Fraction) -> str:
-    return str(number) if number.denominator == 1 and number >= 0 else f"({number})"
+    return tuple(step for _, step in sorted(found.values(), key=operator.itemgetter(0)))
 
 
 def _parse_step(numbers: tuple[Fraction, ...], said: str, fractions: bool) -> _Step | None:
@@ -372,15 +373,15 @@ def _parse_step(numbers: tuple[Fraction, ...], said: str, fractions: bool) -> _S
 
 
 @lru_cache(maxsize=50_000)
-def _way(numbers: tuple[Fraction, ...], fractions: bool, listed: int) -> tuple[_Step, ...] | None:
-    """Search steps to 24 among the first ``listed`` of each state; None if none lead there."""
+def _way(numbers: tuple[Fraction, ...], fractions: bool, listed: int) -> str | None:
+    """Return the first of some steps to 24, all among the first ``listed`` of their states.
+
+    An empty text if 24 is there; None if no steps lead to it.
+    """
     if len(numbers) == 1:
-        return () if numbers[0] == _TARGET else None
-    for step in _steps(numbers, fractions)[:listed]:
-        rest = _way(step.left, fractions, listed)
-        if rest is not None:
-            return (step, *rest)
-    return None
+        return "" if numbers[0] == _TARGET else None
+    steps = _steps(numbers, fractions)[:listed]
+    return next((s.said for s in steps if _way(s.left, fractions, listed) is not None), None)
 
 
 _ALL = 1000
@@ -463,8 +464,8 @@ class Game24Environment(EchoRLEnvironment):
     def _expert(self) -> str | None:
         """Return the next step of a solution, of listed steps if they suffice."""
         for listed in (self.config.action_space_size, _ALL):
-            if way := _way(self._left, self.config.allow_fractions, listed):
-                return way[0].said
+            if step := _way(self._left, self.config.allow_fractions, listed):
+                return step
         return None
 
     def _draw(self) -> tuple[Fraction, ...]:
@@ -567,6 +568,9 @@ class ReasoningGymEnvironment(EchoRLEnvironment):
     def _make(self, seed: int) -> Any:
         name, settings = self.config.dataset, self.config.dataset_settings
         reasoning_gym = package("reasoning_gym", "reasoning-gym")
+        known = sorted(reasoning_gym.factory.DATASETS)
+        if name not in known:
+            raise ArgumentError(f"reasoning-gym has no {name!r}; it has {', '.join(known)}")
         try:
             return reasoning_gym.create_dataset(name, seed=seed, size=1, **settings)
         except (ValueError, TypeError, AssertionError) as error:
