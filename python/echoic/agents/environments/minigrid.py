@@ -185,13 +185,11 @@ class MiniGridEnvironment(EchoRLEnvironment):
         self._current = np.zeros(config.state_encoding_dim, np.float32)
 
     def _start(self, options: dict[str, Any]) -> str:
-        seed = int(self.np_random.integers(2**31))
-        seen, _ = self._world.reset(seed=seed)
-        self._package_seed = seed
+        self._package_seed = int(self.np_random.integers(2**31))
+        seen, _ = self._world.reset(seed=self._package_seed)
         self._solver: _Bot | _Search | None = None
-        self._look(seen)
         self._current[_EXACT:] = self._mission_code(self._world.mission)
-        return self._describe()
+        return self._look(seen)
 
     def _apply(self, command: str) -> Outcome | None:
         # Invalid indices are steps that did not come here.
@@ -201,12 +199,12 @@ class MiniGridEnvironment(EchoRLEnvironment):
             self._world.step_count += 1
             return None
         seen, reward, ended, _, _ = self._world.step(action)
-        self._look(seen)
+        text = self._look(seen)
         if self._solver is not None and not ended:
             self._solver.did(action)
         details = {"package_seed": self._package_seed}
         score = float(ended and reward > 0)
-        return Outcome(self._describe(), float(reward), bool(ended), score, details)
+        return Outcome(text, float(reward), bool(ended), score, details)
 
     def _commands(self) -> tuple[str, ...]:
         return COMMANDS
@@ -224,63 +222,59 @@ class MiniGridEnvironment(EchoRLEnvironment):
         action = self._solver.next()
         return None if action is None else COMMANDS[action]
 
-    def _look(self, seen: dict[str, Any]) -> None:
+    def _look(self, seen: dict[str, Any]) -> str:
         image = seen["image"]
         self._image = image
         view = self._current
         view[: _EXACT - 4] = _TABLE[image[..., 0], image[..., 1], image[..., 2]].reshape(-1)
         view[_EXACT - 4 : _EXACT] = 0
         view[_EXACT - 4 + int(seen["direction"])] = 1
+        return self._describe()
 
     def _describe(self) -> str:
         image, middle, near = self._image.tolist(), _VIEW // 2, _VIEW - 1
         world = self._world
         held = world.carrying
-        things, walls = [], {}
+        things = []
         for depth in range(_VIEW):  # from near to far
             for column in range(_VIEW):
-                kind, color, state = image[column][near - depth]
-                if kind <= 2 or (not depth and column == middle):
-                    continue
-                where = _where(depth, column - middle)
-                things.append(f"- {_name(kind, color, state)}: {where}")
+                cell = image[column][near - depth]
+                if cell[0] > 2 and (depth or column != middle):
+                    where = [f"{depth} ahead"] * bool(depth)
+                    side = "left" if column < middle else "right"
+                    where += [f"{abs(column - middle)} to the {side}"] * (column != middle)
+                    things.append(f"- {_name(*cell)}: {', '.join(where)}")
+        steps = []
         for way, line in (
-            ("ahead", [image[middle][near - i] for i in range(1, _VIEW)]),
+            ("ahead", image[middle][near - 1 :: -1]),
             ("to the left", [image[middle - i][near] for i in range(1, middle + 1)]),
             ("to the right", [image[middle + i][near] for i in range(1, middle + 1)]),
         ):
             free = next((i for i, cell in enumerate(line) if not _passable(cell)), len(line))
-            walls[way] = f"{free}{'' if free < len(line) else ' or more'} {way}"
-        front = image[middle][near - 1]
+            steps.append(f"{free}{'' if free < len(line) else ' or more'} {way}")
         carried = f"a {held.color} {held.type}" if held is not None else "nothing"
         return "\n".join(
             [
                 f"Mission: {world.mission}.",
                 f"You face {_FACING[world.agent_dir]} and carry {carried}.",
-                f"In front of you: {_name(*front)}.",
-                f"Free steps: {', '.join(walls.values())}.",
+                f"In front of you: {_name(*image[middle][near - 1])}.",
+                f"Free steps: {', '.join(steps)}.",
                 *(["You see:", *things] if things else ["You see nothing but floor and walls."]),
             ]
         )
 
 
+_NAMES = {
+    "wall": "a wall", "unseen": "unseen", "empty": "nothing", "lava": "lava", "goal": "the goal",
+}  # fmt: skip
+
+
 def _name(kind: int, color: int, state: int) -> str:
     name = _OBJECTS[kind]
-    if name in ("wall", "unseen", "empty", "lava"):
-        return {"wall": "a wall", "unseen": "unseen", "empty": "nothing", "lava": "lava"}[name]
     if name == "door":
         word = _STATES[state]
         return f"{'an' if word == 'open' else 'a'} {word} {_COLORS[color]} door"
-    if name == "goal":
-        return "the goal"
-    return f"a {_COLORS[color]} {name}"
-
-
-def _where(depth: int, side: int) -> str:
-    parts = [f"{depth} ahead"] if depth else []
-    if side:
-        parts.append(f"{abs(side)} to the {'left' if side < 0 else 'right'}")
-    return ", ".join(parts)
+    return _NAMES.get(name, f"a {_COLORS[color]} {name}")
 
 
 def _passable(cell: list[int]) -> bool:

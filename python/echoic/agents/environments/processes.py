@@ -111,7 +111,11 @@ class JsonProcess(Process):
 
     def send(self, do: str, timeout: float, **arguments: Any) -> None:
         """Send a request without waiting for the answer, which may take ``timeout`` seconds."""
-        line = json.dumps({"do": do, "with": arguments, "limit": timeout}).encode() + b"\n"
+        request = {"do": do, "with": arguments, "limit": timeout}
+        try:
+            line = json.dumps(request).encode() + b"\n"
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ArgumentError(f"a worker can't be given what is no JSON: {error}") from error
         try:
             self._socket.settimeout(timeout)
             self._socket.sendall(line)
@@ -212,13 +216,9 @@ class EnvironmentProcess(EchoRLEnvironment):
         #: Number of workers that had to be replaced.
         self.replacements = 0
         self._make = {"name": name, "settings": dict(settings or {}), "imports": list(imports)}
-        self._worker: JsonProcess | None = None
         self._last_vector = np.zeros(0, np.float32)
-        try:
-            hello = self._spawn()
-        except BaseException:
-            self._drop()
-            raise
+        self._state: EnvironmentState | None = None
+        hello = self._spawn()
         super().__init__(EnvironmentConfig(**hello["config"]))
         vector = spaces.Box(hello["low"], hello["high"], dtype=np.float32)
         text = self.observation_space["text"]
@@ -228,15 +228,15 @@ class EnvironmentProcess(EchoRLEnvironment):
     @property
     def worker_pid(self) -> int | None:
         """The worker's process; None between a worker's death and the next ``reset``."""
-        return None if self._worker is None else self._worker.pid
+        return self._worker.pid if self._worker.alive else None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Begin an episode, in a new worker if the last one is gone."""
         self._check_open()
-        if self._worker is None or not self._worker.alive:
-            self._drop()
+        if not self._worker.alive:
+            self._state = None
             self.replacements += 1
             self._spawn()
             if seed is None:
@@ -262,8 +262,7 @@ class EnvironmentProcess(EchoRLEnvironment):
     def close(self) -> None:
         """End the worker; the environment can't be used afterwards."""
         super().close()
-        if self._worker is not None:
-            self._worker.close()
+        self._worker.close()
 
     def _expert(self) -> str | None:
         command: str | None = self._ask("expert", self.timeout)
@@ -295,36 +294,23 @@ class EnvironmentProcess(EchoRLEnvironment):
             name=f"the worker of environment {self.name}",
             environment={"PYTHONPATH": where},
         )
-        hello: dict[str, Any] = self._ask("make", self.reset_timeout, **self._make)
+        try:
+            hello: dict[str, Any] = self._ask("make", self.reset_timeout, **self._make)
+        except BaseException:
+            self._worker.close()
+            raise
         return hello
 
     def _ask(self, do: str, seconds: float, **arguments: Any) -> Any:
-        """Send a request, and end the episode if the worker is gone or the wait is interrupted."""
-        worker = self._worker
-        if worker is None:
-            raise EnvironmentProcessError("the worker is gone, and reset starts another")
+        """Ask the worker; if it is gone then, or the wait was interrupted, the episode is over."""
         try:
-            worker.send(do, seconds, **arguments)
-        except (TypeError, ValueError, RecursionError) as error:
-            # Nothing was sent.
-            raise ArgumentError(f"a worker can't be given what is no JSON: {error}") from error
-        except BaseException:
-            self._drop()
-            raise
-        try:
-            return worker.receive(seconds)
+            return self._worker.ask(do, seconds, **arguments)
         except BaseException as error:
             # An error of the environment itself leaves the worker as it was.
-            if worker.killed or not isinstance(error, Exception):
-                self._drop()
+            if self._worker.killed or not isinstance(error, Exception):
+                self._worker.close()
+                self._state = None
             raise
-
-    def _drop(self) -> None:
-        """End the worker and its episode."""
-        if self._worker is not None:
-            self._worker.close()
-            self._worker = None
-        self._state = None
 
 
 def environment_of(
