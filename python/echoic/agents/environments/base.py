@@ -446,17 +446,17 @@ def package(name: str, project: str = "") -> Any:
         ) from error
 
 
-# Module, settings and class of each environment. A module is imported when its name is first used,
+# What the names of settings and class begin with. Their module is imported when one is first used,
 # because each has dependencies of its own.
 _OURS = {
-    "alfworld": ("text", "ALFWorldConfig", "ALFWorldEnvironment"),
-    "arc": ("puzzles", "ARCConfig", "ARCEnvironment"),
-    "cruxeval": ("code", "CRUXEvalConfig", "CRUXEvalEnvironment"),
-    "game24": ("puzzles", "Game24Config", "Game24Environment"),
-    "minigrid": ("minigrid", "MiniGridConfig", "MiniGridEnvironment"),
-    "reasoning_gym": ("puzzles", "ReasoningGymConfig", "ReasoningGymEnvironment"),
-    "rooms": ("text", "RoomsConfig", "RoomsEnvironment"),
-    "webshop": ("web", "WebShopConfig", "WebShopEnvironment"),
+    "alfworld": "ALFWorld",
+    "arc": "ARC",
+    "cruxeval": "CRUXEval",
+    "game24": "Game24",
+    "minigrid": "MiniGrid",
+    "reasoning_gym": "ReasoningGym",
+    "rooms": "Rooms",
+    "webshop": "WebShop",
 }
 _USERS: dict[str, Callable[..., Any]] = {}
 
@@ -494,9 +494,8 @@ def _found(name: str) -> tuple[Any, Any]:
     if name not in _OURS:
         known = ", ".join(environment_names())
         raise ArgumentError(f"there is no environment {name!r}; there are {known}")
-    module_name, config_name, class_name = _OURS[name]
-    module = importlib.import_module(f"echoic.agents.environments.{module_name}")
-    return getattr(module, config_name), getattr(module, class_name)
+    ours = importlib.import_module("echoic.agents.environments")
+    return getattr(ours, f"{_OURS[name]}Config"), getattr(ours, f"{_OURS[name]}Environment")
 
 
 def provenance_of(name: str, settings: Mapping[str, Any]) -> str:
