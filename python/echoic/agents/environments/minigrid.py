@@ -200,7 +200,7 @@ class MiniGridEnvironment(EchoRLEnvironment):
             return None
         seen, reward, ended, _, _ = self._world.step(action)
         text = self._look(seen)
-        if self._solver is not None and not ended:
+        if isinstance(self._solver, _Bot) and not ended:
             self._solver.did(action)
         details = {"package_seed": self._package_seed}
         score = float(ended and reward > 0)
@@ -331,8 +331,7 @@ class _Bot:
 class _State(NamedTuple):
     """What changes in a world: place, direction, carried thing, places of things, doors' states."""
 
-    x: int
-    y: int
+    at: tuple[int, int]
     way: int
     held: int
     things: tuple[tuple[int, int] | None, ...]
@@ -367,9 +366,6 @@ class _Search:
             self._plan = shortest(state, self._around) or shortest(state, self._around_dropping)
         return self._plan.get(state)
 
-    def did(self, action: int) -> None:
-        """Do nothing: the search reads the world's state."""
-
     def _now(self) -> _State:
         world = self._world
         lying = {id(cell): place for place, cell in _cells_of(world) if cell.can_pickup()}
@@ -378,7 +374,7 @@ class _Search:
         things = tuple(lying.get(id(one)) for one in self._objects)
         held = next((i for i, one in enumerate(self._objects) if one is world.carrying), -1)
         doors = tuple(door.encode()[2] for door in self._doors.values())
-        return _State(*_place(world.agent_pos), int(world.agent_dir), held, things, doors)
+        return _State(_place(world.agent_pos), int(world.agent_dir), held, things, doors)
 
     def _around_dropping(self, state: _State) -> Iterator[tuple[int, _State, bool]]:
         return self._around(state, dropping=True)
@@ -393,7 +389,7 @@ class _Search:
             if after is None:
                 continue
             if self._near is None:
-                yield action, after, (after.x, after.y) in self._goals
+                yield action, after, after.at in self._goals
             elif action == _DROP:
                 # Anywhere else than near its target, and with any other thing, the task is over.
                 x, y = after.things[state.held] or (-9, -9)
@@ -410,7 +406,7 @@ class _Search:
         if action in (_LEFT, _RIGHT):
             return state._replace(way=(state.way + (1 if action == _RIGHT else -1)) % 4)
         step = _STEPS[state.way]
-        front = (state.x + step[0], state.y + step[1])
+        front = (state.at[0] + step[0], state.at[1] + step[1])
         lies = state.things.index(front) if front in state.things else -1
         door = tuple(self._doors).index(front) if front in self._doors else -1
         held = state.held
@@ -418,7 +414,7 @@ class _Search:
             shut = door >= 0 and state.doors[door] != 0
             if front in self._solid or lies >= 0 or shut:
                 return None
-            return state._replace(x=front[0], y=front[1])
+            return state._replace(at=front)
         if action == _PICK_UP:
             if lies < 0 or held >= 0 or hasattr(self._world, "success_pos"):
                 return None

@@ -248,7 +248,6 @@ class EnvironmentProcess(EchoRLEnvironment):
         self._seeded = True
         gymnasium.Env.reset(self, seed=seed)
         answer = self._ask("reset", self.reset_timeout, seed=seed, options=dict(options or {}))
-        self.instructions = answer["instructions"]
         return self._take(answer, EnvironmentState("", 0.0, False, {}, -1, 0.0))
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
@@ -361,8 +360,7 @@ class _Worker:
     def reset(self, seed: int | None, options: dict[str, Any]) -> dict[str, Any]:
         observation, info = self._environment.reset(seed=seed, options=options)
         ended = {"reward": 0.0, "ended": False, "cut": False}
-        instructions = self._environment.instructions
-        return {**observation, "info": info, **ended, "instructions": instructions}
+        return {**observation, "info": info, **ended}
 
     def step(self, action: Any) -> dict[str, Any]:
         observation, reward, ended, cut, info = self._environment.step(action)

@@ -392,6 +392,8 @@ class RoomsEnvironment(EchoRLEnvironment):
         self._world = _generate(self.config, self.np_random)
         self._at = _Where(self._world.start)
         self._plan: dict[_Where, str] = {}
+        # By state of this episode: no more than it has steps.
+        self._masks: dict[_Where, list[bool]] = {}
         return self._world.text(self._at)
 
     def _apply(self, command: str) -> Outcome | None:
@@ -412,7 +414,10 @@ class RoomsEnvironment(EchoRLEnvironment):
         return self._all
 
     def _possible(self) -> Sequence[bool]:
-        return [self._world.after(self._at, command) is not None for command in self._all]
+        if self._at not in self._masks:
+            after = self._world.after
+            self._masks[self._at] = [after(self._at, command) is not None for command in self._all]
+        return self._masks[self._at]
 
     def _expert(self) -> str | None:
         if self._at not in self._plan:
