@@ -275,7 +275,6 @@ def test_what_failed_and_then_goes_well_failed_no_longer(tmp_path):
     register_method("fixed", little.Breaks)
     assert len(little.run(tmp_path).failed) == 2
     register_method("fixed", little.Fixed)
-    assert len(little.run(tmp_path, retry_failed=False).failed) == 2
     result = little.run(tmp_path)
     assert (result.failed, len(result.tasks)) == ([], 2)
 

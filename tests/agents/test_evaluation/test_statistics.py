@@ -98,7 +98,7 @@ def test_many_pairs_are_tested_by_drawing():
 
 
 def test_no_difference_is_nothing():
-    assert permutation_test([0.0, 0.0]) == permutation_test([]) == 1.0
+    assert permutation_test([0.0, 0.0]) == permutation_test([]) == permutation_test([0.5]) == 1.0
 
 
 def test_tests_are_wrong_as_seldom_as_they_say():

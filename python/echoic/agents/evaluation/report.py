@@ -1,8 +1,7 @@
 """The report of a benchmark, in Markdown, with pictures, and a page to read trajectories.
 
-Every number stands with the rows that it is computed of: a table's first columns are the filter of
-``rows.jsonl``. Text of environments and models is escaped, and cut to a length; the page needs no
-server and forbids scripts. Pictures are drawn without a screen, and need matplotlib.
+Text of environments and models is escaped, and cut to a length; the page needs no server and
+forbids scripts. Pictures are drawn without a screen, and need matplotlib.
 """
 
 from __future__ import annotations
@@ -16,10 +15,12 @@ import numpy as np
 from echoic.agents.evaluation.rows import objects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from echoic.agents.evaluation.results import BenchmarkResult, Interval, TaskResult
+
+    Row = Mapping[str, Any]
 
 __all__ = ["draw", "write_report", "write_viewer"]
 
@@ -51,7 +52,7 @@ pre.thought { font-style: italic } pre.action { border-left: 3px solid #38c }
 """
 
 
-def draw(result: BenchmarkResult, rows: Sequence[dict[str, Any]], folder: Path) -> dict[str, Path]:
+def draw(result: BenchmarkResult, rows: Sequence[Row], folder: Path) -> dict[str, Path]:
     """Draw the pictures that there is data for; return their files, by description."""
     from matplotlib.figure import Figure
 
@@ -107,37 +108,31 @@ def draw(result: BenchmarkResult, rows: Sequence[dict[str, Any]], folder: Path) 
     return made
 
 
-def _curves(result: BenchmarkResult, rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _curves(result: BenchmarkResult, rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     """Collect the curves of trainings, by task and arm."""
     arms = {tuple(one.filter.values()): one for one in result.tasks}
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
-        if row["kind"] == "training" and row["curve"]:
-            one = arms.get((row["task"], row["method"], row["backbone"], row["settings"]))
-            if one is not None:
-                points = [(point["step"], point["success_rate"]) for point in row["curve"]]
-                runs = found.setdefault(one.provenance, {}).setdefault(one.arm, [])
-                runs.append(tuple(zip(*points, strict=True)))
+        one = arms.get(tuple(row[name] for name in ("task", "method", "backbone", "settings")))
+        if one is not None and row["kind"] == "training" and row["curve"]:
+            points = [(point["step"], point["success_rate"]) for point in row["curve"]]
+            runs = found.setdefault(one.provenance, {}).setdefault(one.arm, [])
+            runs.append(tuple(zip(*points, strict=True)))
     return found
 
 
-def write_viewer(rows: Sequence[dict[str, Any]], root: Path) -> Path | None:
+def write_viewer(rows: Sequence[Row], root: Path) -> Path | None:
     """Write ``trajectories.html`` from the steps that were kept; return None without any."""
     source = root / "turns.jsonl"
     if not source.exists():
         return None
     known = {row["id"]: row for row in rows if row["kind"] == "episode"}
-    kept = {
-        one["id"]: one["turns"]
-        for one in objects(source)
-        if one.get("id") in known and "turns" in one
-    }
-    shown = sorted(kept)[:_MOST_EPISODES]
+    kept = {one["id"]: one["turns"] for one in objects(source) if one.get("id") in known}
     parts = [_HEAD]
-    for id_ in shown:
+    for id_ in sorted(kept)[:_MOST_EPISODES]:
         parts += _episode(known[id_], kept[id_])
-    if len(kept) > len(shown):
-        parts.append(f"<p>… and {len(kept) - len(shown)} more, in turns.jsonl.</p>")
+    if len(kept) > _MOST_EPISODES:
+        parts.append(f"<p>… and {len(kept) - _MOST_EPISODES} more, in turns.jsonl.</p>")
     return _write(root / "trajectories.html", "".join(parts))
 
 
@@ -146,7 +141,7 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-def _episode(row: dict[str, Any], turns: list[dict[str, Any]]) -> Iterator[str]:
+def _episode(row: Row, turns: list[Row]) -> Iterator[str]:
     kind, mark = ("won", "✓") if row["success"] else ("lost", "✗")
     yield (
         f'<details><summary><span class="{kind}">{mark}</span> {_cut(row["id"])} '
@@ -170,65 +165,48 @@ def _cut(text: str) -> str:
     return html.escape(text[:_MOST_TEXT] + more)
 
 
-class _Document:
-    """Blocks of Markdown, in which text that is not ours is escaped."""
-
-    def __init__(self) -> None:
-        self.blocks: list[str] = []
-
-    def title(self, text: str, level: int = 2) -> None:
-        self.blocks.append(f"{'#' * level} {_cell(text)}")
-
-    def text(self, text: str) -> None:
-        self.blocks.append(_cell(text))
-
-    def lines(self, texts: Iterable[str]) -> None:
-        self.blocks.append("\n".join(f"- {_cell(text)}" for text in texts))
-
-    def table(self, rows: Sequence[dict[str, str]]) -> None:
-        """Add a table of rows with the same columns; nothing without rows."""
-        if rows:
-            lines = [map(_cell, rows[0]), ["---"] * len(rows[0])]
-            lines += [map(_cell, row.values()) for row in rows]
-            self.blocks.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
-
-    def markdown(self) -> str:
-        return "\n\n".join(self.blocks) + "\n"
-
-
-def write_report(result: BenchmarkResult, rows: Sequence[dict[str, Any]], root: Path) -> None:
+def write_report(result: BenchmarkResult, rows: Sequence[Row], root: Path) -> None:
     """Write ``benchmark_report.md``, pictures, and ``trajectories.html``."""
-    config, page = result.config, _Document()
-    page.title("Benchmark", 1)
-    page.text(
+    config = result.config
+    counts = (
         f"{len(result.tasks)} arms on tasks, {config['num_seeds']} seeds,"
         f" {config['num_episodes']} episodes each; {len(result.skipped)} cells skipped,"
         f" {len(result.failed)} failed, {len(result.not_applicable)} not applicable,"
         f" {len(result.missing)} not done."
     )
-    page.blocks.append("\n".join(f"- {line}" for line in _NOTES.splitlines()))
-    _results(page, result)
-    _pictures(page, result, rows, root)
-    _reasons(page, "Skipped", result.skipped)
-    _reasons(page, "Failed", result.failed)
-    _reasons(page, "Not applicable", result.not_applicable)
-    if result.missing:
-        page.title("Not done")
-        rest = len(result.missing) - _MOST_LISTED
-        page.lines([*result.missing[:_MOST_LISTED], *([f"… and {rest} more"] if rest > 0 else [])])
+    page = [
+        "# Benchmark",
+        counts,
+        "\n".join(f"- {line}" for line in _NOTES.splitlines()),
+        *_results(result),
+    ]
+    if config["generate_plots"] and result.tasks:
+        try:
+            made = draw(result, rows, root / "plots")
+        except ModuleNotFoundError as error:
+            page.append(f"There are no pictures: {_cell(str(error.name))} is not installed.")
+        else:
+            page.append("## Pictures")
+            for alt, path in made.items():
+                page.append(f"![{alt}]({path.parent.name}/{path.name})")
+                result.files[path.stem] = str(path)
+    page += _reasons("Skipped", result.skipped)
+    page += _reasons("Failed", result.failed)
+    page += _reasons("Not applicable", result.not_applicable)
+    page += _table("Not done", [{"cell": one} for one in result.missing])
     viewer = write_viewer(rows, root) if config["save_detailed_results"] else None
     if viewer is not None:
-        page.title("Trajectories")
-        page.blocks.append(f"[The steps of the first episodes of each cell]({viewer.name})")
+        link = f"[The steps of the first episodes of each cell]({viewer.name})"
+        page += ["## Trajectories", link]
         result.files["trajectories"] = str(viewer)
-    result.files["report"] = str(_write(root / "benchmark_report.md", page.markdown()))
+    text = "\n\n".join(page) + "\n"
+    result.files["report"] = str(_write(root / "benchmark_report.md", text))
 
 
-def _results(page: _Document, result: BenchmarkResult) -> None:
+def _results(result: BenchmarkResult) -> list[str]:
     def named(one: TaskResult) -> dict[str, str]:
         return {"task": one.provenance, "method": one.method, "backbone": one.backbone}
 
-    page.title("On each task")
     results = [
         {
             **named(one),
@@ -245,102 +223,87 @@ def _results(page: _Document, result: BenchmarkResult) -> None:
         for one in result.tasks
     ]
     columns = ("provenance", "method", "backbone", "model", "settings")
-    others = dict.fromkeys(tuple(row[name] for name in columns) for row in result.not_applicable)
-    for other in others:
+    for other in dict.fromkeys(tuple(map(row.get, columns)) for row in result.not_applicable):
         shown = dict(zip(("task", *columns[1:]), other, strict=True))
         rest = dict.fromkeys(("seeds", "episodes", "success@1", "reward", "steps", "errors"), "-")
         results.append({**shown, **rest, "success@1": "not applicable", "time-outs": "-"})
-    page.table(results)
-    page.title("What it took")
-    page.table(
-        [
-            {
-                **named(one),
-                "tokens/episode": _or_dash(one.tokens, ",.0f"),
-                "cached": _cached(one, ".0%", one.cached_share),
-                "tokens/s": _or_dash(one.tokens_per_second, ",.0f"),
-                "new tokens/s": _cached(one, ",.0f", one.computed_tokens_per_second),
-                "steps/s": f"{one.steps_per_second:,.1f}",
-                "cost": _or_dash(one.cost, ",.4f", "$"),
-                "cost/success": _or_dash(one.cost_per_success, ",.4f", "$"),
-                "training steps": _or_dash(one.trained_steps, ",d"),
-                "training time": _or_dash(one.training_seconds, ",.0f", "", " s"),
-                "training cost": _or_dash(one.training_cost, ",.4f", "$"),
-                "steps to threshold": _reached(one.steps_to_threshold),
-            }
-            for one in result.tasks
-        ]
-    )
-    page.title("Over tasks")
-    page.table(
-        [
-            {
-                "arm": arm,
-                "tasks": ", ".join(one["tasks"]),
-                "runs": str(one["runs"]),
-                "IQM of success": _percent(one["iqm"], one["iqm_interval"]),
-                "mean of success": _percent(one["mean"], one["mean_interval"]),
-            }
-            for arm, one in result.overall.items()
-        ]
-    )
-    page.title("Comparisons")
-    page.text(
-        "Differences of success rates, in pairs; p of a permutation test, corrected for all of"
-        " them together (Holm). With few pairs, no p can be below the least."
-    )
-    page.table(
-        [
-            {
-                "task": one.provenance,
-                "reference": one.reference,
-                "other": one.other,
-                "difference": _percent(one.difference, one.interval),
-                "pairs": f"{one.pairs} {one.unit}s",
-                "p": f"{one.p:.4f}",
-                "corrected": f"{one.p_corrected:.4f}",
-                "least p": f"{one.least:.4f}",
-            }
-            for one in result.significance_tests
-        ]
-    )
+    took = [
+        {
+            **named(one),
+            "tokens/episode": _or_dash(one.tokens, ",.0f"),
+            "cached": _cached(one, ".0%", one.cached_share),
+            "tokens/s": _or_dash(one.tokens_per_second, ",.0f"),
+            "new tokens/s": _cached(one, ",.0f", one.computed_tokens_per_second),
+            "steps/s": f"{one.steps_per_second:,.1f}",
+            "cost": _or_dash(one.cost, ",.4f", "$"),
+            "cost/success": _or_dash(one.cost_per_success, ",.4f", "$"),
+            "training steps": _or_dash(one.trained_steps, ",d"),
+            "training time": _or_dash(one.training_seconds, ",.0f", "", " s"),
+            "training cost": _or_dash(one.training_cost, ",.4f", "$"),
+            "steps to threshold": _reached(one.steps_to_threshold),
+        }
+        for one in result.tasks
+    ]
+    overall = [
+        {
+            "arm": arm,
+            "tasks": ", ".join(one["tasks"]),
+            "runs": str(one["runs"]),
+            "IQM of success": _percent(one["iqm"], one["iqm_interval"]),
+            "mean of success": _percent(one["mean"], one["mean_interval"]),
+        }
+        for arm, one in result.overall.items()
+    ]
+    compared = [
+        {
+            "task": one.provenance,
+            "reference": one.reference,
+            "other": one.other,
+            "difference": _percent(one.difference, one.interval),
+            "pairs": f"{one.pairs} {one.unit}s",
+            "p": f"{one.p:.4f}",
+            "corrected": f"{one.p_corrected:.4f}",
+            "least p": f"{one.least:.4f}",
+        }
+        for one in result.significance_tests
+    ]
+    return [
+        *_table("On each task", results),
+        *_table("What it took", took),
+        *_table("Over tasks", overall),
+        *_table(
+            "Comparisons",
+            compared,
+            "Differences of success rates, in pairs; p of a permutation test, corrected for all of"
+            " them together (Holm). With few pairs, no p can be below the least.",
+        ),
+    ]
 
 
-def _pictures(
-    page: _Document, result: BenchmarkResult, rows: Sequence[dict[str, Any]], root: Path
-) -> None:
-    if not result.config["generate_plots"] or not result.tasks:
-        return
-    try:
-        made = draw(result, rows, root / "plots")
-    except ModuleNotFoundError as error:
-        page.text(f"There are no pictures: {error.name} is not installed.")
-        return
-    page.title("Pictures")
-    for alt, path in made.items():
-        page.blocks.append(f"![{alt}]({path.parent.name}/{path.name})")
-        result.files[path.stem] = str(path)
-
-
-def _reasons(page: _Document, title: str, rows: Sequence[dict[str, Any]]) -> None:
+def _table(title: str, rows: Sequence[Mapping[str, str]], text: str = "") -> list[str]:
+    """Write a section with a table of rows that have the same columns; none without rows."""
     if not rows:
-        return
-    page.title(title)
+        return []
+    lines = [map(_cell, rows[0]), ["---"] * len(rows[0])]
+    lines += [map(_cell, row.values()) for row in rows[:_MOST_LISTED]]
+    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    more = f"… and {len(rows) - _MOST_LISTED} more." if len(rows) > _MOST_LISTED else ""
+    return [part for part in (f"## {title}", text, table, more) if part]
+
+
+def _reasons(title: str, rows: Sequence[Row]) -> list[str]:
     reasons: dict[tuple[str, ...], list[int]] = {}
     columns = ("provenance", "method", "backbone", "reason")
     for row in rows:
         reasons.setdefault(tuple(row[name] for name in columns), []).append(row["seed"])
-    page.table(
-        [
-            {
-                **dict(zip(("task", *columns[1:]), key, strict=True)),
-                "seeds": f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else str(seeds[0]),
-            }
-            for key, seeds in list(reasons.items())[:_MOST_LISTED]
-        ]
-    )
-    if len(reasons) > _MOST_LISTED:
-        page.text(f"… and {len(reasons) - _MOST_LISTED} more, in rows.jsonl.")
+    listed = [
+        {
+            **dict(zip(("task", *columns[1:]), key, strict=True)),
+            "seeds": f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else str(seeds[0]),
+        }
+        for key, seeds in reasons.items()
+    ]
+    return _table(title, listed)
 
 
 def _reached(steps: Sequence[float | None]) -> str:
