@@ -23,25 +23,15 @@ __all__ = ["Cell", "Method", "maker_of", "method_names", "method_of", "register_
 
 @dataclass(frozen=True)
 class Cell:
-    """The setting of a method.
+    """The setting of a method."""
 
-    Attributes:
-        task: The name of an environment.
-        task_config: Its settings.
-        backbone: A :class:`~echoic.agents.backbones.Backbone`, where the method needs one.
-        seed: Seed of training.
-        steps: Steps of the environment that training may take.
-        folder: Folder of checkpoints and logs; a method resumes from its own.
-        settings: Settings of the method, by its own names.
-    """
-
-    task: str
+    task: str  # the name of an environment
     task_config: Mapping[str, Any] = field(default_factory=dict)
-    backbone: Any = None
+    backbone: Any = None  # a language model, where the method needs one
     seed: int = 0
-    steps: int = 100_000
-    folder: Path = Path("runs")
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    steps: int = 100_000  # of the environment, that training may take
+    folder: Path = Path("runs")  # of checkpoints and logs; a method resumes from its own
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the method
 
 
 class Method(ABC):
@@ -62,10 +52,7 @@ class Method(ABC):
 
     @property
     def environment_settings(self) -> Mapping[str, Any]:
-        """Settings that its environments must have, such as the width of a vector.
-
-        They override the settings of the task.
-        """
+        """Settings that its environments must have; they override those of the task."""
         return {}
 
     async def train(self) -> Mapping[str, float]:

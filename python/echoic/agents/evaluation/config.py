@@ -231,8 +231,8 @@ def cells_of(config: BenchmarkConfig) -> Iterator[CellName]:
                 names = (task, provenance, method, backbone)
                 cells.append((names, _hash(settings), target.model, missing))
     for seed in config.seeds:
-        for names, settings, model, missing in cells:
-            yield CellName(*names, seed, settings, model, missing)
+        for names, settings_hash, model, missing in cells:
+            yield CellName(*names, seed, settings_hash, model, missing)
 
 
 def _hash(settings: dict[str, Any]) -> str:

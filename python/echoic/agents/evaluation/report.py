@@ -223,7 +223,9 @@ def _results(result: BenchmarkResult) -> list[str]:
         for one in result.tasks
     ]
     columns = ("provenance", "method", "backbone", "model", "settings")
-    for other in dict.fromkeys(tuple(map(row.get, columns)) for row in result.not_applicable):
+    for other in dict.fromkeys(
+        tuple(row[name] for name in columns) for row in result.not_applicable
+    ):
         shown = dict(zip(("task", *columns[1:]), other, strict=True))
         rest = dict.fromkeys(("seeds", "episodes", "success@1", "reward", "steps", "errors"), "-")
         results.append({**shown, **rest, "success@1": "not applicable", "time-outs": "-"})

@@ -184,15 +184,14 @@ def summarize(
         one = _task_result(done, runs, trained, config.success_threshold)
         found[one.task, one.arm] = runs
         result.tasks.append(one)
-        by_task: dict[str, dict[str, Any]]
-        for by_task, value in (
-            (result.success_rates, one.success_rate),
-            (result.avg_rewards, one.avg_reward),
-            (result.tokens_per_second, one.tokens_per_second),
-            (result.cost_efficiency, one.cost_per_success),
-            (result.confidence_intervals, one.success_interval),
+        for name, value in (
+            ("success_rates", one.success_rate),
+            ("avg_rewards", one.avg_reward),
+            ("tokens_per_second", one.tokens_per_second),
+            ("cost_efficiency", one.cost_per_success),
+            ("confidence_intervals", one.success_interval),
         ):
-            by_task.setdefault(one.task, {})[one.arm] = value
+            getattr(result, name).setdefault(one.task, {})[one.arm] = value
     _compare(result, found, config.reference)
     _overall(result)
     return result
