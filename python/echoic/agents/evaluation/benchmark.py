@@ -29,7 +29,7 @@ from echoic.agents.environments.processes import environment_of
 from echoic.agents.episodes import EnvironmentThread, run_episode
 from echoic.agents.evaluation.config import NO_BACKBONE, BenchmarkConfig, CellName, cells_of
 from echoic.agents.evaluation.results import BenchmarkResult, all_errors, summarize
-from echoic.agents.evaluation.rows import Rows, objects, read_rows
+from echoic.agents.evaluation.rows import Rows, objects
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -110,11 +110,6 @@ class EchoRLBenchmark:
         result.seconds = time.monotonic() - began
         await asyncio.to_thread(self._write, result, found, root)
         return result
-
-    def summary(self) -> BenchmarkResult:
-        """Compute the result of the rows that are there, without running anything."""
-        rows = read_rows(self.config.output_dir).values()
-        return summarize(self.config, list(cells_of(self.config)), rows)
 
     async def _do(self, cell: CellName, rows: Rows, root: Path, place: str) -> None:
         missing = [
