@@ -1,16 +1,14 @@
 """CRUXEval: predict what a function returns, or an input that makes it return a value.
 
 One answer ends an episode; it is right or wrong. 24 functions of our own come with this package;
-reports call them ``cruxeval-style``. The data set's 800 are read from a file.
-
-Decisions:
+reports call them ``cruxeval-style``. The data set's 800 are read from its file.
 
 - An output is compared as a literal, without running anything: ``literal == literal``, as loosely
   as the data set's own scorer (``True`` is ``1``, a dict has no order).
 - An input is a call ``f(...)`` with literal arguments. The data set's own function is run on it, in
   a process with limits. No code that a model wrote runs there.
 - Every answer counts. The data set's scorer leaves some unreadable ones out of the denominator;
-  here they are wrong. What to predict is a setting, not guessed from a file's name.
+  here they are wrong.
 - With ``multi_turn`` there is an interpreter: ``python: code``. That is code that a model wrote, so
   it runs within bubblewrap or not at all, unless ``allow_rlimits_only`` says otherwise.
 """
@@ -21,8 +19,6 @@ import ast
 import hashlib
 import json
 import re
-import sys
-import urllib.request
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
@@ -47,7 +43,6 @@ __all__ = [
     "CRUXEvalEnvironment",
     "Function",
     "arguments_of",
-    "download",
     "literal_of",
     "load_functions",
 ]
@@ -89,10 +84,7 @@ def load_functions(path: str | None = None) -> tuple[Function, ...]:
     """
     place = OWN if path is None else Path(path)
     if not place.is_file():
-        raise ArgumentError(
-            f"there is no file {place}; get it by: "
-            "python -m echoic.agents.environments.cruxeval download PATH"
-        )
+        raise ArgumentError(f"there is no file {place}; the data set's own is at {URL}")
     if place.stat().st_size > _MAX_BYTES:
         raise ArgumentError(f"{place} is larger than {_MAX_BYTES} bytes: no file of CRUXEval")
     functions: dict[str, Function] = {}
@@ -185,25 +177,6 @@ def _tree_of(answer: str) -> ast.expr | None:
             return ast.parse(text, mode="eval").body
     except _UNREADABLE:
         return None
-
-
-def download(path: str | Path, url: str = URL, sha256: str = SHA256) -> int:
-    """Download the data set's file, check its SHA-256, and save it; return its bytes."""
-    if not url.startswith("https://"):
-        raise ArgumentError(f"the address must begin with https://, not {url[:40]!r}")
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        data: bytes = answer.read(_MAX_BYTES + 1)
-    return keep(data, path, sha256)
-
-
-def keep(data: bytes, path: str | Path, sha256: str = SHA256) -> int:
-    """Save downloaded data, if it is what was expected."""
-    came = hashlib.sha256(data).hexdigest()
-    if came != sha256:
-        raise ArgumentError(
-            f"expected a file with SHA-256 {sha256}, got {len(data)} bytes with {came}"
-        )
-    return Path(path).write_bytes(data)
 
 
 _ANSWER = re.compile(r"answer:(.*)|.*\[answer\](.*?)(?:\[/answer\].*)?", re.IGNORECASE | re.DOTALL)
@@ -388,12 +361,3 @@ _ABOUT_TOOL = (
     "\nBefore that you may run Python, in which f is defined and of which you see what is printed, "
     "up to {} times, like this:\npython: print(f(1))"
 )
-
-
-def main(arguments: list[str]) -> int:
-    """Download the data set: ``python -m echoic.agents.environments.cruxeval download PATH``."""
-    if len(arguments) != 2 or arguments[0] != "download":
-        sys.stderr.write("usage: python -m echoic.agents.environments.cruxeval download PATH\n")
-        return 2
-    sys.stdout.write(f"{arguments[1]}: {download(arguments[1])} bytes\n")
-    return 0

@@ -1,16 +1,9 @@
 """Puzzles with one right answer: ARC grids, the game of 24, and reasoning-gym's data sets.
 
-Decisions:
-
-- ARC: the observation holds demonstrations and test inputs only. An answer is a whole grid and must
-  match exactly. Each test input has two attempts, as in the ARC Prize; the score is the share of
-  test inputs that were solved. Text without a grid is a wasted step, not an attempt.
-- Game of 24: numbers are exact fractions, and answers are parsed, never evaluated by Python. An
-  expression of all four numbers is an answer; two of the numbers, combined, are a step. The two
-  can be mixed. Every game has a solution within the rules of the settings.
-- reasoning-gym: the package's score is the reward. Some of its scorers *evaluate* an answer as
-  Python, by ``eval`` or by sympy's parser. They only get arithmetic or a literal; any other answer
-  is wrong. Data sets whose answers are formulas are refused.
+No answer is evaluated by Python. Expressions of the game of 24 are parsed, with exact fractions.
+Some scorers of reasoning-gym *evaluate* an answer, by ``eval`` or by sympy's parser: they only get
+arithmetic or a literal, any other answer is wrong, and data sets whose answers are formulas are
+refused.
 """
 
 from __future__ import annotations
@@ -36,7 +29,6 @@ from echoic.agents.environments.base import (
     EchoRLEnvironment,
     EnvironmentConfig,
     Outcome,
-    TextEncoder,
     package,
 )
 from echoic.errors import ArgumentError
@@ -63,8 +55,6 @@ _LARGEST = 30
 # Both match in time that is linear in the text.
 _LIST = re.compile(r"\[[\d\s,\[\]]*")
 _ROW = re.compile(r"[\d\s,|]+")
-# Fewest numbers of the vector for the hash of the demonstrations.
-_HASHED = 64
 
 
 @dataclass
@@ -78,10 +68,8 @@ class ARCConfig(EnvironmentConfig):
             part of ARC-AGI-1 whose outputs all have the size of their inputs.
         split: ``"train"`` or ``"evaluation"``, the public sets.
         attempts: Attempts for each test input.
-        action_space_size: The 15 commands of the editor; see :class:`ARCEnvironment`.
     """
 
-    action_space_size: int = 15
     grid_size: int = 10
     max_colors: int = 10
     task_type: str = "pattern_completion"
@@ -110,24 +98,13 @@ def _load(data: str) -> tuple[Any, Any]:
     return train, evaluation
 
 
-def _tasks(config: ARCConfig) -> tuple[Any, ...]:
-    """Select the tasks that the settings admit, in the package's order."""
-    sets = _load("arcagi2" if config.task_type == "arc2" else "arcagi")
-    admitted = []
-    for task in sets[config.split == "evaluation"]:
-        pairs = [*task.train, *task.test]
-        side = max(max(grid.shape) for pair in pairs for grid in pair)
-        colors = {int(one) for pair in pairs for grid in pair for one in np.unique(grid)}
-        same = all(given.shape == wanted.shape for given, wanted in pairs)
-        fits = side <= config.grid_size and len(colors) <= config.max_colors
-        if fits and (same or config.task_type != "pattern_completion"):
-            admitted.append(task)
-    if not admitted:
-        raise ArgumentError(
-            f"no task of {config.task_type} ({config.split}) has grids of at most "
-            f"{config.grid_size} cells a side and at most {config.max_colors} colours"
-        )
-    return tuple(admitted)
+def _admits(config: ARCConfig, task: Any) -> bool:
+    pairs = [*task.train, *task.test]
+    grids = [grid for pair in pairs for grid in pair]
+    colors = set().union(*(np.unique(grid).tolist() for grid in grids))
+    fits = max(max(grid.shape) for grid in grids) <= config.grid_size
+    same = config.task_type != "pattern_completion" or all(a.shape == b.shape for a, b in pairs)
+    return fits and same and len(colors) <= config.max_colors
 
 
 def parse_grid(text: str) -> NDArray[np.int64] | None:
@@ -177,18 +154,11 @@ def _grid_text(grid: Any) -> str:
 class ARCEnvironment(EchoRLEnvironment):
     """Tasks of ARC, chosen by the seed or by ``options={"task": id}`` of ``reset``.
 
-    An answer as text is a grid: lines of digits, or lists of a list. The last grid of a text
-    counts, so a model can reason before it.
-
-    Discrete policies use an editor, whose commands are valid as text too. It writes a draft in
-    reading order: ``paint 0`` … ``paint 9`` (as many as ``max_colors``) write a cell, ``keep``
-    copies the input's cell, ``new row`` begins a row, ``undo`` removes the last cell or row,
-    ``copy input`` replaces the draft by the input, and ``submit`` answers with the draft. All are
-    always listed; one that is impossible for the current draft changes nothing.
-
-    The vector holds the test input and the draft, a number per cell, and a hash of the
-    demonstrations, where that fits: with ``grid_size=10``, 100, 100 and 312 numbers. Otherwise it
-    is a hash of the text. It is too small to solve ARC from.
+    An answer is a grid: lines of digits, or lists of a list. The last grid of a text counts, so a
+    model can reason before it; text without a grid is a wasted step, not an attempt. An answer must
+    match exactly. Each test input has two attempts, as in the ARC Prize; the score is the share of
+    test inputs that were solved. No output that is asked for is ever shown. There are no listed
+    commands, so discrete policies can't play.
 
     ``info`` has the ``task``'s id, the ``test`` input's index and the ``attempts`` that are left.
     """
@@ -205,112 +175,59 @@ class ARCEnvironment(EchoRLEnvironment):
         super().__init__(config)
         if config.attempts != ARCConfig.attempts:
             self.instructions = self.instructions.replace("two", str(config.attempts))
-        self._tasks = _tasks(config)
-        paints = [f"paint {color}" for color in range(config.max_colors)]
-        self._editor = (*paints, "keep", "new row", "undo", "copy input", "submit")
-        rest = config.state_encoding_dim - 2 * config.grid_size**2
-        self._hash = TextEncoder(rest) if rest >= _HASHED else None
+        sets = _load("arcagi2" if config.task_type == "arc2" else "arcagi")
+        tasks = sets[config.split == "evaluation"]
+        self._tasks = {task.id: task for task in tasks if _admits(config, task)}
+        if not self._tasks:
+            raise ArgumentError(
+                f"no task of {config.task_type} ({config.split}) has grids of at most "
+                f"{config.grid_size} cells a side and at most {config.max_colors} colours"
+            )
 
     @property
     def task_ids(self) -> tuple[str, ...]:
         """Ids of all tasks that the settings admit."""
-        return tuple(task.id for task in self._tasks)
+        return tuple(self._tasks)
 
     def _start(self, options: dict[str, Any]) -> str:
-        chosen = options.get("task")
-        if chosen is None:
-            self._task = self._tasks[int(self.np_random.integers(len(self._tasks)))]
-        elif chosen in self.task_ids:
-            self._task = self._tasks[self.task_ids.index(chosen)]
-        else:
+        drawn = self.task_ids[int(self.np_random.integers(len(self._tasks)))]
+        chosen = options.get("task", drawn)
+        if chosen not in self._tasks:
             raise ArgumentError(f"the settings admit no task {chosen!r}")
-        self._demonstrations = "\n".join(
-            f"Demonstration {i}, input:\n{_grid_text(given)}\nOutput:\n{_grid_text(made)}"
-            for i, (given, made) in enumerate(self._task.train, 1)
-        )
-        self._shown = None if self._hash is None else self._hash(self._demonstrations)
+        self._task = self._tasks[chosen]
         self._test = self._wrong = self._solved = 0
-        self._draft: list[list[int]] = [[]]
-        return self._seen()
+        return self._shown()
 
     def _apply(self, command: str) -> Outcome | None:
-        said = command.lower()
-        if said in self._editor[:-1]:
-            return self._outcome(self._seen()) if self._edit(said) else None
-        if said == "submit":
-            answer = _checked_grid(self._draft if self._draft[-1] else self._draft[:-1])
-        else:
-            answer = parse_grid(command)
-        return None if answer is None else self._judge(answer)
-
-    def _judge(self, answer: NDArray[np.int64]) -> Outcome:
+        answer = parse_grid(command)
+        if answer is None:
+            return None
         tests = self._task.test
-        self._draft = [[]]
         right = np.array_equal(answer, tests[self._test][1])
         self._solved += right
         self._wrong += not right
         if right or self._wrong >= self.config.attempts:
             self._test += 1
             self._wrong = 0
-        text = f"That was {'right' if right else 'not right'}."
-        if self._test < len(tests):
-            text += f"\n{self._seen()}"
-        return self._outcome(text, right / len(tests))
-
-    def _outcome(self, text: str, reward: float = 0.0) -> Outcome:
-        count, left = len(self._task.test), self.config.attempts - self._wrong
+        text, ended = f"That was {'right' if right else 'not right'}.", self._test >= len(tests)
+        if not ended:
+            text += f"\n{self._shown()}"
+        left = self.config.attempts - self._wrong
         details = {"task": self._task.id, "test": self._test, "attempts": left}
-        return Outcome(text, reward, self._test >= count, self._solved / count, details)
-
-    def _edit(self, said: str) -> bool:
-        """Change the draft; return whether that was possible."""
-        draft, given = self._draft, self._task.test[self._test][0]
-        if said == "copy input":
-            self._draft = given.tolist()
-        elif said == "undo":
-            if not draft[-1] and len(draft) == 1:
-                return False
-            (draft[-1] or draft).pop()
-        elif said == "new row":
-            if not draft[-1] or len(draft) >= _LARGEST:
-                return False
-            draft.append([])
-        else:
-            row, column = len(draft) - 1, len(draft[-1])
-            inside = row < given.shape[0] and column < given.shape[1]
-            if column >= _LARGEST or (said == "keep" and not inside):
-                return False
-            color = given[row, column] if said == "keep" else said.removeprefix("paint ")
-            draft[-1].append(int(color))
-        return True
-
-    def _commands(self) -> tuple[str, ...]:
-        return self._editor
-
-    def _vector(self, text: str) -> NDArray[np.float32]:
-        if self._shown is None:
-            return super()._vector(text)
-        tests = self._task.test
-        given = tests[min(self._test, len(tests) - 1)][0].tolist()
-        return np.concatenate([self._cells(given), self._cells(self._draft), self._shown])
-
-    def _cells(self, rows: list[list[int]]) -> NDArray[np.float32]:
-        """Encode a grid: 0 for a missing cell, and a tenth per colour from 0.1 on."""
-        side = self.config.grid_size
-        cells = np.zeros((side, side), np.float32)
-        for i, row in enumerate(rows[:side]):
-            part = row[:side]
-            cells[i, : len(part)] = (np.array(part, np.float32) + 1) / 10
-        return cells.reshape(-1)
+        return Outcome(text, right / len(tests), ended, self._solved / len(tests), details)
 
     def _expert(self) -> str | None:
         return _grid_text(self._task.test[self._test][1])
 
-    def _seen(self) -> str:
-        given, count = self._task.test[self._test][0], len(self._task.test)
+    def _shown(self) -> str:
+        parts = [
+            f"Demonstration {i}, input:\n{_grid_text(given)}\nOutput:\n{_grid_text(made)}"
+            for i, (given, made) in enumerate(self._task.train, 1)
+        ]
+        count = len(self._task.test)
         number = f" {self._test + 1} of {count}" if count > 1 else ""
-        draft = f"\nYour draft:\n{_grid_text(self._draft)}" if self._draft[0] else ""
-        return f"{self._demonstrations}\nTest input{number}:\n{_grid_text(given)}{draft}"
+        parts.append(f"Test input{number}:\n{_grid_text(self._task.test[self._test][0])}")
+        return "\n".join(parts)
 
 
 _TARGET = Fraction(24)
@@ -321,7 +238,12 @@ _LONGEST_STEP = 200
 _NOT_ARITHMETIC = re.compile(r"[^-0-9+*/() ]|[0-9]{10}")
 # Signs that models write for the same operations.
 _SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-"})  # noqa: RUF001
-_OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+_OPERATORS: dict[str, Callable[[Fraction, Fraction], Fraction | None]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": lambda left, right: left / right if right else None,
+}
 _NODES: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _UNREADABLE = (SyntaxError, ValueError, MemoryError, RecursionError)
 # Numbers of the vector per number that is left: a place for each whole number up to 27, and four.
@@ -388,13 +310,9 @@ def _evaluate(node: ast.expr) -> Expression:
     left, right = _evaluate(node.left), _evaluate(node.right)
     value = None
     if left.value is not None and right.value is not None:
-        value = _operate(left.value, _NODES[type(node.op)], right.value)
+        value = _OPERATORS[_NODES[type(node.op)]](left.value, right.value)
     whole = left.whole and right.whole and value is not None and value.denominator == 1
     return Expression(value, left.numbers + right.numbers, whole)
-
-
-def _operate(left: Fraction, sign: str, right: Fraction) -> Fraction | None:
-    return None if sign == "/" and not right else _OPERATORS[sign](left, right)
 
 
 class _Step(NamedTuple):
@@ -409,7 +327,7 @@ def _step(
     numbers: tuple[Fraction, ...], i: int, sign: str, j: int, fractions: bool
 ) -> _Step | None:
     """Combine the numbers at two places; None if the rules don't allow it."""
-    value = _operate(numbers[i], sign, numbers[j])
+    value = _OPERATORS[sign](numbers[i], numbers[j])
     if value is None or (not fractions and value.denominator != 1):
         return None
     rest = [one for k, one in enumerate(numbers) if k not in (i, j)]
@@ -426,14 +344,11 @@ def _steps(numbers: tuple[Fraction, ...], fractions: bool) -> tuple[_Step, ...]:
     """
     found: dict[str, tuple[int, _Step]] = {}
     for i, j in itertools.combinations(range(len(numbers)), 2):
-        for rank, (first, sign, second) in enumerate(
-            ((i, "+", j), (i, "-", j), (i, "*", j), (i, "/", j), (j, "/", i))
-        ):
-            step = _step(numbers, first, sign, second, fractions)
-            if step is not None:
-                found.setdefault(
-                    step.said, (4 if step.value.denominator != 1 else min(rank, 3), step)
-                )
+        kinds = ((i, "+", j), (i, "-", j), (i, "*", j), (i, "/", j), (j, "/", i))
+        for rank, (first, sign, second) in enumerate(kinds):
+            if step := _step(numbers, first, sign, second, fractions):
+                rank = min(rank, 3) if step.value.denominator == 1 else 4  # noqa: PLW2901
+                found.setdefault(step.said, (rank, step))
     return tuple(step for _, step in sorted(found.values(), key=lambda one: one[0]))
 
 
@@ -474,11 +389,11 @@ _ALL = 1000
 class Game24Environment(EchoRLEnvironment):
     """The game of 24, with numbers from 1 to 13; ``options={"numbers": [...]}`` chooses them.
 
-    The listed commands are the possible steps: sums, differences, products, whole quotients, and
-    then other quotients. There are at most 30; ``action_space_size`` cuts the list, so the last
-    ones, mostly fractions, can only be given as text. The cut does not look at solutions: some
-    games can't be won by listed steps alone. A wrong answer ends the episode after ``attempts`` of
-    them, and so does a third step that leaves another number than 24.
+    The listed commands combine two numbers: sums, differences, products, whole quotients, and then
+    other quotients. There are at most 30; ``action_space_size`` cuts the list without a look at
+    solutions, so some games can't be won by listed steps alone. An expression of all numbers is an
+    answer, also after a step. A wrong answer ends the episode after ``attempts`` of them, and so
+    does a third step that leaves another number than 24. Every game has a solution.
     """
 
     config: Game24Config

@@ -1,15 +1,10 @@
 """WebShop: search a shop, look at items, choose options, buy what the instruction asks for.
 
-Decisions:
-
-- Commands are upstream's: ``search[words]`` on the first page, ``click[what]`` elsewhere. Pages
-  have upstream's texts, joined by its ``[SEP]``; an item's page also lists the chosen options,
-  which upstream shows by colour alone.
-- Only buying pays, once, and ends the episode: R of :func:`reward_of`, upstream's to the number.
-  The score is R, and success is R = 1, as in the papers.
-- Goods are generated, or those of upstream's three files, which come with
-  `WebShop <https://github.com/princeton-nlp/WebShop>`_ and are not shipped here. Reports call the
-  former ``webshop-generated``.
+- Commands, pages and their texts are upstream's; an item's page also lists the chosen options. Only
+  buying pays, once, and ends the episode: R of :func:`reward_of`, upstream's to the number. The
+  score is R, and success is R = 1, as in the papers.
+- Goods are generated (reports say ``webshop-generated``), or those of the three files of
+  `WebShop <https://github.com/princeton-nlp/WebShop>`_, which are not shipped here.
 - A goal's upper price is one of the next steps of ten dollars above the item's. Upstream draws it
   before it seeds anything; here the same seed gives the same goals.
 - Nouns of names are found by rules, and plurals are made singular for the search, where upstream
@@ -26,10 +21,10 @@ import json
 import math
 import random
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -40,8 +35,6 @@ from echoic.errors import ArgumentError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
 __all__ = ["WebShopConfig", "WebShopEnvironment"]
 
 _COMMAND = re.compile(r"(search|click)\[(.+)\]", re.IGNORECASE | re.DOTALL)
@@ -51,11 +44,7 @@ SUBPAGES = ("Description", "Features")
 LEVELS = "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}"
 _PER_PAGE = 10
 _FILES = {"items_shuffle*.json": list, "items_ins_v2*.json": dict, "items_human_ins.json": dict}
-_LONGEST_ID = 10
-_NO_PRICE = 100.0
-_STEPS = tuple(10.0 * i for i in range(1, 100))
-_NEAREST = 4
-_NO_LIMIT = 1_000_000.0
+_LONGEST_ID, _NO_PRICE, _NO_LIMIT = 10, 100.0, 1_000_000.0
 # Upstream's order of goals, by which it splits them: 0-499 test, 500-1499 evaluation, the rest
 # training.
 _ORDER_SEED = 233
@@ -98,7 +87,6 @@ pasta sauce | Grocery > Pantry > Sauces > Pasta | non gmo, fat free, artificial 
 }
 _BRANDS = "Albex Bordano Casferra Delgent Emika Fenlune Galmont Holnova Isquist Jorrion Kelsett"
 _LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ"
-_ATTRIBUTES, _ASKED = 3, 2
 _REQUESTS = (
     "i am looking for {kind} with {attributes}{options}",
     "find me {kind} that has {attributes}{options}",
@@ -116,7 +104,7 @@ Rows = tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]
 def rows_of(website_type: str, count: int, seed: int) -> Rows:
     """Generate made-up items of a type of shop, or of ``"all"``, as WebShop's three files.
 
-    An item has some of the attributes of its kind, and most others of the kind share some, so a
+    An item has three of the attributes of its kind, and most others of the kind share some, so a
     goal needs more than its first search result. The same seed generates the same shop.
     """
     rng = random.Random(f"{website_type} {seed}")
@@ -130,16 +118,20 @@ def rows_of(website_type: str, count: int, seed: int) -> Rows:
     attributes, human = {}, {}
     for number in range(count):
         shop, (kind, category, possible, low, high, *said) = kinds[number % len(kinds)]
-        options = {
-            name: values.split(", ") for name, _, values in (o.partition(": ") for o in said)
-        }
+        options = {name: values.split(", ") for name, values in (o.split(": ") for o in said)}
         asin = f"E{number:05d}{rng.choice(_LETTERS)}{rng.choice(_LETTERS)}"
-        has = rng.sample(possible.split(", "), _ATTRIBUTES)
-        asked = rng.sample(has, _ASKED)
+        has = rng.sample(possible.split(", "), 3)
+        asked = rng.sample(has, 2)
         chosen = {name: rng.choice(values) for name, values in options.items()}
         brand = rng.choice(_BRANDS.split())
         model = f"{rng.choice(_LETTERS)}{rng.randrange(100, 1000)}"
-        bullets = rng.sample(_BULLETS, _ATTRIBUTES)
+        bullets = zip(rng.sample(_BULLETS, 3), has, strict=True)
+        price = rng.randrange(int(low) * 100, int(high) * 100) / 100
+        request = rng.choice(_REQUESTS).format(
+            kind=kind,
+            attributes=" and ".join(asked),
+            options="".join(f", and {name}: {value}" for name, value in chosen.items()),
+        )
         items.append(
             {
                 "asin": asin,
@@ -148,21 +140,14 @@ def rows_of(website_type: str, count: int, seed: int) -> Rows:
                 "category": shop,
                 "product_category": category.replace(">", LEVELS),
                 "full_description": f"The {model} by {brand}: a complete {kind}.",
-                "small_description": [
-                    one.format(a.capitalize(), kind) for one, a in zip(bullets, has, strict=True)
-                ],
-                "pricing": f"${rng.randrange(int(low) * 100, int(high) * 100) / 100:.2f}",
+                "small_description": [one.format(a.capitalize(), kind) for one, a in bullets],
+                "pricing": f"${price:.2f}",
                 "customization_options": {
                     name: [{"value": value} for value in values] for name, values in options.items()
                 },
             }
         )
         attributes[asin] = {"attributes": has}
-        request = rng.choice(_REQUESTS).format(
-            kind=kind,
-            attributes=" and ".join(asked),
-            options="".join(f", and {name}: {value}" for name, value in chosen.items()),
-        )
         human[asin] = [
             {
                 "instruction": f"{request}.",
@@ -232,13 +217,7 @@ class Product:
     price: float
     price_tag: str
     attributes: tuple[str, ...]
-    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @property
-    def text(self) -> str:
-        """The text that searches match."""
-        options = " ".join(f"{name}: {', '.join(values)}" for name, values in self.options.items())
-        return " ".join([self.name, self.description, *self.bullets[:1], options])
+    options: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -265,10 +244,9 @@ def read_rows(folder: str | Path) -> Rows:
             had = ", ".join(one.name for one in files) or "none"
             raise ArgumentError(f"{place} must have one file {pattern}; it has {had}")
         with _shape_of(files[0].name):
-            read = json.loads(files[0].read_text("utf-8"))
-            if not isinstance(read, kind):
-                raise TypeError(f"expected a {kind.__name__}, got a {type(read).__name__}")
-        found.append(read)
+            found.append(json.loads(files[0].read_text("utf-8")))
+            if not isinstance(found[-1], kind):
+                raise TypeError(f"expected a {kind.__name__}, got a {type(found[-1]).__name__}")
     return found[0], found[1], found[2]
 
 
@@ -345,7 +323,8 @@ def _product_of(row: Mapping[str, Any], more: Mapping[str, Any], rng: random.Ran
 def _goal_of(product: Product, row: Mapping[str, Any], rng: random.Random) -> Goal:
     request = row["instruction"].strip(".")
     options = row["instruction_options"]
-    steps = [one for one in _STEPS if one > product.price][:_NEAREST]
+    # The larger of two of the next four prices.
+    steps = [10.0 * i for i in range(1, 100) if 10.0 * i > product.price][:4]
     upper = max(rng.sample(steps, 2)) if len(steps) > 1 else _NO_LIMIT
     limit = f", and price lower than {upper:.2f} dollars" if upper < _NO_LIMIT else ""
     chosen = tuple(options.items()) if isinstance(options, dict) else tuple(options)
@@ -390,14 +369,14 @@ class BM25:
         if not texts:
             raise ArgumentError("an index needs texts")
         counts = [Counter(words_of(text)) for text in texts]
-        lengths = np.array([sum(one.values()) for one in counts], float)
+        lengths = np.array([one.total() for one in counts], float)
         norm = k1 * (1 - b + b * lengths / max(lengths.mean(), 1.0))
         self._size = len(texts)
-        places: dict[str, list[tuple[int, int]]] = {}
+        places: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for i, one in enumerate(counts):
             for word, count in one.items():
-                places.setdefault(word, []).append((i, count))
-        self._index: dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
+                places[word].append((i, count))
+        self._index = {}
         for word, found in places.items():
             where, tf = np.array(found).T
             idf = np.log1p((self._size - len(where) + 0.5) / (len(where) + 0.5))
@@ -415,46 +394,38 @@ class BM25:
 
 
 @dataclass
-class Visit:
-    """The state of an episode: the page that is shown, and what led to it.
+class _Visit:
+    """The state of an episode: the page that is shown, and what led to it."""
 
-    Attributes:
-        page: ``"search"``, ``"results"``, ``"item"``, or one of :data:`SUBPAGES`.
-        results: Items that the last search found.
-        number: Page of the results, from 1.
-        item: The open item.
-        chosen: Its chosen options.
-        opened: Identifiers of all items that were opened.
-    """
-
+    #: ``"search"``, ``"results"``, ``"item"``, or one of ``SUBPAGES``.
     page: str = "search"
     results: Sequence[Product] = ()
     number: int = 1
     item: Product | None = None
     chosen: dict[str, str] = field(default_factory=dict)
+    #: All items that were opened in the episode.
     opened: set[str] = field(default_factory=set)
 
     @property
     def listed(self) -> Sequence[Product]:
-        """Items of this page of the results."""
         return self.results[(self.number - 1) * _PER_PAGE : self.number * _PER_PAGE]
 
     def buttons(self) -> list[str]:
         """List what can be clicked, except items and options."""
-        if self.page == "search":
-            return []
         if self.page == "results":
             more = self.number * _PER_PAGE < len(self.results)
             return [BACK, *[NEXT] * more, *[PREVIOUS] * (self.number > 1)]
+        if self.page == "search":
+            return []
         return [BUY, BACK, PREVIOUS, *SUBPAGES] if self.page == "item" else [BACK, PREVIOUS]
 
-    def values(self) -> Mapping[str, str]:
+    def values(self) -> dict[str, str]:
         """Map values of options that can be clicked to their options; the first of equal ones."""
+        options = self.item.options if self.page == "item" and self.item is not None else {}
         found: dict[str, str] = {}
-        if self.page == "item" and self.item is not None:
-            for name, values in self.item.options.items():
-                for value in values:
-                    found.setdefault(value, name)
+        for name, values in options.items():
+            for value in values:
+                found.setdefault(value, name)
         return found
 
     def text(self, instruction: str) -> str:
@@ -465,19 +436,16 @@ class Visit:
         elif self.page == "results":
             parts += [BACK, f"Page {self.number} (Total results: {len(self.results)})"]
             parts += self.buttons()[1:]
-            for one in self.listed:
-                parts += [one.asin, one.name, one.price_tag]
-        elif item is not None and self.page == "item":
-            parts += [BACK, PREVIOUS]
-            for name, values in item.options.items():
-                parts += [name, *values]
-            if self.chosen:
-                chosen = ", ".join(f"{name}: {value}" for name, value in self.chosen.items())
-                parts.append(f"Chosen: {chosen}")
-            parts += [item.name, f"Price: {item.price_tag}", *SUBPAGES, BUY]
+            parts += [part for one in self.listed for part in (one.asin, one.name, one.price_tag)]
         elif item is not None:
-            shown = [item.description] if self.page == "Description" else list(item.bullets)
-            parts += [BACK, PREVIOUS, *shown]
+            parts += [BACK, PREVIOUS]
+            if self.page == "item":
+                parts += [part for name, own in item.options.items() for part in (name, *own)]
+                chosen = ", ".join(f"{name}: {value}" for name, value in self.chosen.items())
+                parts += [f"Chosen: {chosen}"] * bool(chosen)
+                parts += [item.name, f"Price: {item.price_tag}", *SUBPAGES, BUY]
+            else:
+                parts += [item.description] if self.page == "Description" else item.bullets
         return " [SEP] ".join(parts)
 
 
@@ -485,11 +453,10 @@ class Visit:
 class _Shop:
     """The constant part, which environments of one process share."""
 
-    products: tuple[Product, ...]
-    by_id: dict[str, Product]
-    goals: tuple[Goal, ...]
+    products: dict[str, Product]
+    goals: list[Goal]
     index: BM25
-    queries: tuple[str, ...]
+    queries: list[str]
 
 
 @functools.lru_cache(maxsize=4)
@@ -499,12 +466,15 @@ def _open(path: str | None, website_type: str, count: int, seed: int) -> _Shop:
     products = [one for one in found if website_type in (one.category, "all")]
     if not products:
         raise ArgumentError(f"the shop has nothing of type {website_type!r}")
+    texts = []
+    for one in products:
+        options = " ".join(f"{name}: {', '.join(values)}" for name, values in one.options.items())
+        texts.append(" ".join([one.name, one.description, *one.bullets[:1], options]))
     return _Shop(
-        tuple(products),
         {one.asin.lower(): one for one in products},
-        tuple(one for one in goals if website_type in (one.product.category, "all")),
-        BM25([one.text for one in products]),
-        tuple(dict.fromkeys(one.query for one in products)),
+        [one for one in goals if website_type in (one.product.category, "all")],
+        BM25(texts),
+        list(dict.fromkeys(one.query for one in products)),
     )
 
 
@@ -544,7 +514,7 @@ class WebShopEnvironment(EchoRLEnvironment):
 
     def _start(self, options: dict[str, Any]) -> str:
         self._goal = self.goals[self._index_of(options, "goal", len(self.goals))]
-        self._visit = Visit()
+        self._visit = _Visit()
         self._tried = 0
         return self._look()
 
@@ -562,9 +532,9 @@ class WebShopEnvironment(EchoRLEnvironment):
         if verb == "search":
             if visit.page != "search":
                 return None
+            products = list(self._shop.products.values())
             found = self._shop.index.search(what, self.config.max_search_results)
-            results = tuple(self._shop.products[i] for i in found)
-            self._visit = Visit("results", results, opened=visit.opened)
+            self._visit = _Visit("results", [products[i] for i in found], opened=visit.opened)
         elif low in buttons:
             return self._press(buttons[low])
         elif low in values:
@@ -576,7 +546,7 @@ class WebShopEnvironment(EchoRLEnvironment):
             return Outcome(f"{full} [SEP] {self._look()}")
         else:
             visit.opened.add(low)
-            visit.page, visit.item, visit.chosen = "item", self._shop.by_id[low], {}
+            visit.page, visit.item, visit.chosen = "item", self._shop.products[low], {}
         return Outcome(self._look())
 
     def _press(self, button: str) -> Outcome:
@@ -586,10 +556,14 @@ class WebShopEnvironment(EchoRLEnvironment):
                 return Outcome(f"That is more than your budget. [SEP] {self._look()}")
             reward = reward_of(item, self._goal, item.price, visit.chosen)
             text = f"Thank you for shopping with us! [SEP] Your score: {reward.total:.2f}"
-            details = {"asin": item.asin, "parts": vars(reward), "chosen": dict(visit.chosen)}
+            details = {
+                "asin": item.asin,
+                "parts": reward._asdict(),
+                "chosen": dict(visit.chosen),
+            }
             return Outcome(text, reward.total, True, reward.total, details)
         if button == BACK:
-            self._visit = Visit(opened=visit.opened)
+            self._visit = _Visit(opened=visit.opened)
         elif button in SUBPAGES:
             visit.page = button
         elif visit.page == "results":
@@ -603,31 +577,26 @@ class WebShopEnvironment(EchoRLEnvironment):
         if visit.page == "search":
             words = dict.fromkeys([self._goal.request, *self._shop.queries])
             return [f"search[{one}]" for one in words]
-        clicks = [*visit.buttons(), *visit.values()]
-        if visit.page == "results":
-            clicks = [*(one.asin for one in visit.listed), *clicks]
-        return [f"click[{one.lower()}]" for one in clicks]
+        items = [one.asin for one in visit.listed] if visit.page == "results" else []
+        return [f"click[{one.lower()}]" for one in (*items, *visit.buttons(), *visit.values())]
 
     def _expert(self) -> str | None:
         """Search for the goal's item by its name, choose what is asked for, buy it."""
         visit, goal = self._visit, self._goal
-        wanted_item = goal.product
+        item = goal.product
         if visit.page == "search":
-            searches = (wanted_item.name, goal.request, wanted_item.query)
             self._tried += 1
-            return f"search[{searches[(self._tried - 1) % len(searches)]}]"
+            return f"search[{(item.query, item.name, goal.request)[self._tried % 3]}]"
         if visit.page == "results":
-            if wanted_item in visit.listed:
-                return f"click[{wanted_item.asin.lower()}]"
-            return f"click[{(NEXT if NEXT in visit.buttons() else BACK).lower()}]"
-        if visit.page != "item" or visit.item is not wanted_item:
+            more = NEXT if NEXT in visit.buttons() else BACK
+            return f"click[{(item.asin if item in visit.listed else more).lower()}]"
+        if visit.page != "item" or visit.item is not item:
             return f"click[{PREVIOUS.lower()}]"
         for option in goal.options:
             if not is_met(option, visit.chosen.values()):
                 free = [v for v, name in visit.values().items() if name not in visit.chosen]
-                fits = [one for one in free if is_met(option, [one])]
                 wanted = option[1] if isinstance(option, tuple) else option
-                if fits:
+                if fits := [one for one in free if is_met(option, [one])]:
                     return f"click[{wanted if wanted in fits else fits[0]}]"
         return f"click[{BUY.lower()}]"
 
@@ -647,8 +616,7 @@ _COLOURS_SAID = (
 _COLOURS = tuple(_COLOURS_SAID.split())
 
 
-@dataclass(frozen=True)
-class Reward:
+class Reward(NamedTuple):
     """R and its parts."""
 
     total: float
@@ -725,7 +693,7 @@ def _colour_or(option: str | tuple[str, str]) -> str:
     return next((one for one in _COLOURS if one in option), str(option))
 
 
-_NOUN = re.compile(r"[^\W\d_]+")
+_NOUN = re.compile(r"[^\W\d_]{2,}")
 _ENDINGS = ("ful", "less", "ous", "ive", "ish", "est", "ly", "ed")
 # Only of words of seven letters or more: a table and a cable are things.
 _LONG, _LONG_ENDINGS = 7, ("able", "ible")
@@ -748,12 +716,10 @@ def nouns_of(text: str) -> tuple[str, ...]:
     >>> nouns_of("Velmo Wireless Noise Cancelling Headphones with 2 Microphones")
     ('velmo', 'noise', 'cancelling', 'headphones', 'microphones')
     """
-    words = (word.lower() for word in _NOUN.findall(text))
     return tuple(
         word
-        for word in words
-        if len(word) > 1
-        and word not in _NO_NOUNS
+        for word in map(str.lower, _NOUN.findall(text))
+        if word not in _NO_NOUNS
         and not word.endswith(_ENDINGS)
         and not (len(word) >= _LONG and word.endswith(_LONG_ENDINGS))
     )
