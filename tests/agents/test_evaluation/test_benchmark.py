@@ -411,7 +411,7 @@ def test_the_time_of_a_training_is_reported_unless_it_was_interrupted(tmp_path):
     class Cut(little.Trained):
         async def train(self):
             time.sleep(0.05)  # noqa: ASYNC251 - it is the time that counts
-            if self.cell.seed == 0 and not (self.cell.folder / "evaluations.jsonl").exists():
+            if self.cell.seed == 0 and not (self.cell.folder / "trained").exists():
                 await super().train()
                 raise KeyboardInterrupt
             return await super().train()

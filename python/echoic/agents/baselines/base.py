@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from echoic.agents.episodes import Policy
 
@@ -44,6 +44,8 @@ class Method(ABC):
     needs_commands: ClassVar[bool] = False
     #: Whether it has a training.
     trains: ClassVar[bool] = False
+    #: Evaluations during training, each with ``step`` and ``success_rate``; set by :meth:`train`.
+    curve: Sequence[Mapping[str, Any]] = ()
 
     def __init__(self, cell: Cell) -> None:
         if self.needs_backbone and cell.backbone is None:
@@ -56,11 +58,7 @@ class Method(ABC):
         return {}
 
     async def train(self) -> Mapping[str, float]:
-        """Train within the cell's steps; return measurements.
-
-        Evaluations during training are lines of ``evaluations.jsonl`` in the cell's folder, each
-        with ``step`` and ``success_rate``, from which steps to a threshold are counted.
-        """
+        """Train within the cell's steps, resuming an earlier run; return measurements."""
         return {}
 
     @abstractmethod

@@ -86,6 +86,8 @@ class TrainedMethod(Method):
     async def train(self) -> Mapping[str, Any]:
         """Train within the cell's steps, resuming an earlier run."""
         metrics = await self.trainer.train()
+        points = zip(metrics.history["step"], metrics.history["success_rate"], strict=True)
+        self.curve = [{"step": step, "success_rate": rate} for step, rate in points]
         return {
             "steps": metrics.total_timesteps,
             "episodes": metrics.total_episodes,

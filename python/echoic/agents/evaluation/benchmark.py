@@ -29,7 +29,7 @@ from echoic.agents.environments.processes import environment_of
 from echoic.agents.episodes import EnvironmentThread, run_episode
 from echoic.agents.evaluation.config import NO_BACKBONE, BenchmarkConfig, CellName, cells_of
 from echoic.agents.evaluation.results import BenchmarkResult, all_errors, summarize
-from echoic.agents.evaluation.rows import Rows, objects
+from echoic.agents.evaluation.rows import Rows
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class EchoRLBenchmark:
                 # The method knows best: our trainers count all parts of a run.
                 "seconds": measures.get("seconds", seconds),
                 "measures": measures,
-                "curve": _curve(folder),
+                "curve": list(method.curve),
             }
             rows.add({"id": id_, "kind": "training", **cell.labels, **more})
 
@@ -367,21 +367,3 @@ class _Held:
             _log.debug("closing an environment failed", exc_info=True)
         finally:
             self.thread.close()
-
-
-def _curve(folder: Path) -> list[dict[str, Any]]:
-    """Read a method's evaluations during training.
-
-    These are the lines of ``evaluations.jsonl`` in its folder, or else those of the trainer's
-    ``metrics.jsonl`` that are of evaluations.
-    """
-    own = folder / "evaluations.jsonl"
-    paths = [own] if own.exists() else sorted(folder.rglob("metrics.jsonl"))
-    points: dict[Any, dict[str, Any]] = {}
-    for path in paths:
-        for one in objects(path):
-            is_evaluation = one.get("kind", "evaluation") == "evaluation"
-            if is_evaluation and {"step", "success_rate"} <= set(one):
-                # A resumed run repeats some.
-                points[one["step"]] = {name: one[name] for name in ("step", "success_rate")}
-    return [points[step] for step in sorted(points)]
