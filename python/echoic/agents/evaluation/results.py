@@ -41,6 +41,7 @@ __all__ = ["BenchmarkResult", "Comparison", "TaskResult", "summarize"]
 
 Row = dict[str, Any]
 Interval = tuple[float, float] | None
+_LABELS = ("task", "provenance", "method", "backbone", "model", "settings")
 
 
 @dataclass
@@ -80,7 +81,8 @@ class TaskResult:
     trained_steps: int | None = None
     training_seconds: float | None = None  # mean over seeds
     training_cost: float | None = None  # of judging, mean over seeds
-    # For each seed, the step at which an evaluation reached the threshold.
+    # For each training, its evaluations, and the step of the first that reached the threshold.
+    curves: list[list[Row]] = field(default_factory=list)
     steps_to_threshold: list[float | None] = field(default_factory=list)
 
     @property
@@ -233,12 +235,7 @@ def _task_result(
     judged = [row["measures"]["judge_cost"] for row in trainings if "judge_cost" in row["measures"]]
     curves = [row["curve"] for row in trainings if row["curve"]]
     return TaskResult(
-        task=first.task,
-        provenance=first.provenance,
-        method=first.method,
-        backbone=first.backbone,
-        model=first.model,
-        settings=first.settings,
+        **{name: getattr(first, name) for name in _LABELS},
         seeds=[cell.seed for cell in cells],
         episodes=count,
         success_rate=successes / count,
@@ -259,6 +256,7 @@ def _task_result(
         trained_steps=max((row["steps"] for row in trainings), default=None),
         training_seconds=_mean([row["seconds"] for row in trainings]),
         training_cost=_mean(judged),
+        curves=curves,
         steps_to_threshold=[
             steps_to_threshold(
                 [one["step"] for one in curve], [one["success_rate"] for one in curve], threshold

@@ -19,11 +19,11 @@ from echoic.errors import StorageError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from typing_extensions import Self
 
-__all__ = ["Rows", "objects", "read_rows"]
+__all__ = ["Rows", "read_rows"]
 
 
 def read_rows(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
@@ -49,16 +49,6 @@ def read_rows(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
             raise StorageError(f"line {number} of {file} is no row: {line[:80]!r}")
         rows[row["id"]] = row
     return rows
-
-
-def objects(path: Path) -> Iterator[dict[str, Any]]:
-    """Iterate over a file of one object a line, without partial lines of a crash."""
-    with path.open("rb") as lines:
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                one = json.loads(line)
-                if isinstance(one, dict):
-                    yield one
 
 
 class Rows:
