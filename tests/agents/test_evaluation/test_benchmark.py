@@ -212,16 +212,17 @@ def test_unknown_names_are_refused_with_the_known_ones(tmp_path, wrong, message)
 
 
 def test_a_method_that_can_not_act_in_a_task_is_not_applicable(tmp_path):
-    class Chooses(little.Trained):
-        name = "chooses"
-        needs_commands = True
-
     class Says(little.Fixed):
         def policy(self):
             return type("Policy", (little.Sleeps,), {"act": self.act})()
 
         async def act(self, *_):
             return Decision("answer: 0")
+
+    class Chooses(little.Trained):
+        name = "chooses"
+        needs_commands = True
+        policy, act = Says.policy, Says.act
 
     register_method("chooses", Chooses)
     register_method("says", Says)
@@ -238,6 +239,13 @@ def test_a_method_that_can_not_act_in_a_task_is_not_applicable(tmp_path):
     assert "| cruxeval-style (24 functions) | chooses | - | - |" in report
     assert "| not applicable |" in report
     assert "chooses among listed commands, and cruxeval lists none" in report
+    # With a language model that it trains, the same method acts in any text, under its name.
+    result = little.run(
+        tmp_path, tasks=["cruxeval"], baselines=["chooses"], reference="says",
+        baseline_configs={"chooses": {"backbone": "local:tiny"}},
+    )  # fmt: skip
+    assert set(result.success_rates["cruxeval"]) == {"says", "chooses (local:tiny)"}
+    assert (result.not_applicable, Chooses.trainings) == ([], 4)
 
 
 def test_names_of_tasks_say_where_their_data_is_from(tmp_path, monkeypatch):

@@ -144,11 +144,15 @@ class EchoRLBenchmark:
     async def _run(self, cell: CellName, missing: list[int], rows: Rows, root: Path) -> None:
         if cell.missing is not None:
             raise _Skipped(cell.missing)
+        maker = maker_of(cell.method)
+        needs_backbone = getattr(maker, "needs_backbone", False)
+        # A language model that is trained acts in any text.
+        reads = cell.backbone != NO_BACKBONE and not needs_backbone
         lists_commands = await self._check_task(cell.task)
-        if getattr(maker_of(cell.method), "needs_commands", False) and not lists_commands:
+        if getattr(maker, "needs_commands", False) and not lists_commands and not reads:
             reason = f"{cell.method} chooses among listed commands, and {cell.task} lists none"
             raise _Skipped(reason, "not applicable")
-        backbone = _backbone(cell.backbone)
+        backbone = _backbone(cell.backbone) if needs_backbone else None
         try:
             method = method_of(
                 cell.method,
@@ -328,8 +332,6 @@ def _record(cell: CellName, number: int, episode: Episode, rows: Rows, root: Pat
 
 def _backbone(name: str) -> Any:
     """Make the language model of a name."""
-    if name == NO_BACKBONE:
-        return None
     from echoic.agents import backbones  # brings torch or httpx
 
     status = backbones.backbone_status(name)

@@ -214,12 +214,16 @@ def cells_of(config: BenchmarkConfig) -> Iterator[CellName]:
                 needs_backbone = bool(getattr(maker_of(method), "needs_backbone", False))
             except ImportError as error:
                 missing = f"{type(error).__name__}: {error}"
-            for backbone in dict.fromkeys(config.backbones) if needs_backbone else (NO_BACKBONE,):
+            method_settings = config.settings_of(method)
+            # A method may train a language model.
+            trained = method_settings.get("backbone", "mlp")
+            own_name = NO_BACKBONE if trained == "mlp" else trained
+            for backbone in dict.fromkeys(config.backbones) if needs_backbone else (own_name,):
                 target = backbone_target(backbone)
                 settings = {
                     "task": own[0],
                     "evaluation": own[1],
-                    "method": config.settings_of(method),
+                    "method": method_settings,
                     "training_steps": config.training_steps,
                     "max_steps": config.max_steps_per_episode,
                     "timeout": config.evaluation_timeout,
