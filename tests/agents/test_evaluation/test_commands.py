@@ -151,7 +151,7 @@ def test_another_method_is_trained_by_its_name(tmp_path):
     )  # fmt: skip
     assert ran.exit_code == 0, ran.output
     assert json.loads(ran.stdout)["skill"] > 0.5
-    assert (tmp_path / "checkpoints" / "guess_trained" / "evaluations.jsonl").exists()
+    assert (tmp_path / "checkpoints" / "guess_trained" / "trained").exists()
     ran = invoke("train", "--method", "good", "--device", "cpu", "--output-dir", str(tmp_path))
     assert "good has nothing to train" in ran.stderr
 

@@ -198,6 +198,8 @@ def test_settings_are_checked(settings, message):
 
 
 def test_a_beam_makes_deep_trees_small_enough():
-    settings = {"breadth": 10, "depth": 20, "beam": 2}
-    config = method_of("tot", Cell("x", backbone=Scripted(solver), settings=settings)).config
-    assert config.largest == 10 + 19 * 20
+    settings = {"breadth": 10, "depth": 20, "beam": 2, "max_nodes": 10 + 19 * 20}
+    method_of("tot", Cell("x", backbone=Scripted(solver), settings=settings))
+    with pytest.raises(ArgumentError, match="more than max_nodes, which is 389"):
+        settings["max_nodes"] -= 1
+        method_of("tot", Cell("x", backbone=Scripted(solver), settings=settings))

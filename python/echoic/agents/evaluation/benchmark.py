@@ -29,7 +29,7 @@ from echoic.agents.environments.processes import environment_of
 from echoic.agents.episodes import EnvironmentThread, run_episode
 from echoic.agents.evaluation.config import NO_BACKBONE, BenchmarkConfig, CellName, cells_of
 from echoic.agents.evaluation.results import BenchmarkResult, all_errors, summarize
-from echoic.agents.evaluation.rows import Rows, objects, read_rows
+from echoic.agents.evaluation.rows import Rows
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -111,11 +111,6 @@ class EchoRLBenchmark:
         await asyncio.to_thread(self._write, result, found, root)
         return result
 
-    def summary(self) -> BenchmarkResult:
-        """Compute the result of the rows that are there, without running anything."""
-        rows = read_rows(self.config.output_dir).values()
-        return summarize(self.config, list(cells_of(self.config)), rows)
-
     async def _do(self, cell: CellName, rows: Rows, root: Path, place: str) -> None:
         missing = [
             one
@@ -149,11 +144,15 @@ class EchoRLBenchmark:
     async def _run(self, cell: CellName, missing: list[int], rows: Rows, root: Path) -> None:
         if cell.missing is not None:
             raise _Skipped(cell.missing)
+        maker = maker_of(cell.method)
+        needs_backbone = getattr(maker, "needs_backbone", False)
+        # A language model that is trained acts in any text.
+        reads = cell.backbone != NO_BACKBONE and not needs_backbone
         lists_commands = await self._check_task(cell.task)
-        if getattr(maker_of(cell.method), "needs_commands", False) and not lists_commands:
+        if getattr(maker, "needs_commands", False) and not lists_commands and not reads:
             reason = f"{cell.method} chooses among listed commands, and {cell.task} lists none"
             raise _Skipped(reason, "not applicable")
-        backbone = _backbone(cell.backbone)
+        backbone = _backbone(cell.backbone) if needs_backbone else None
         try:
             method = method_of(
                 cell.method,
@@ -231,7 +230,7 @@ class EchoRLBenchmark:
                 # The method knows best: our trainers count all parts of a run.
                 "seconds": measures.get("seconds", seconds),
                 "measures": measures,
-                "curve": _curve(folder),
+                "curve": list(method.curve),
             }
             rows.add({"id": id_, "kind": "training", **cell.labels, **more})
 
@@ -333,8 +332,6 @@ def _record(cell: CellName, number: int, episode: Episode, rows: Rows, root: Pat
 
 def _backbone(name: str) -> Any:
     """Make the language model of a name."""
-    if name == NO_BACKBONE:
-        return None
     from echoic.agents import backbones  # brings torch or httpx
 
     status = backbones.backbone_status(name)
@@ -372,21 +369,3 @@ class _Held:
             _log.debug("closing an environment failed", exc_info=True)
         finally:
             self.thread.close()
-
-
-def _curve(folder: Path) -> list[dict[str, Any]]:
-    """Read a method's evaluations during training.
-
-    These are the lines of ``evaluations.jsonl`` in its folder, or else those of the trainer's
-    ``metrics.jsonl`` that are of evaluations.
-    """
-    own = folder / "evaluations.jsonl"
-    paths = [own] if own.exists() else sorted(folder.rglob("metrics.jsonl"))
-    points: dict[Any, dict[str, Any]] = {}
-    for path in paths:
-        for one in objects(path):
-            is_evaluation = one.get("kind", "evaluation") == "evaluation"
-            if is_evaluation and {"step", "success_rate"} <= set(one):
-                # A resumed run repeats some.
-                points[one["step"]] = {name: one[name] for name in ("step", "success_rate")}
-    return [points[step] for step in sorted(points)]

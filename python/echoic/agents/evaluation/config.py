@@ -214,12 +214,16 @@ def cells_of(config: BenchmarkConfig) -> Iterator[CellName]:
                 needs_backbone = bool(getattr(maker_of(method), "needs_backbone", False))
             except ImportError as error:
                 missing = f"{type(error).__name__}: {error}"
-            for backbone in dict.fromkeys(config.backbones) if needs_backbone else (NO_BACKBONE,):
+            method_settings = config.settings_of(method)
+            # A method may train a language model.
+            trained = method_settings.get("backbone", "mlp")
+            own_name = NO_BACKBONE if trained == "mlp" else trained
+            for backbone in dict.fromkeys(config.backbones) if needs_backbone else (own_name,):
                 target = backbone_target(backbone)
                 settings = {
                     "task": own[0],
                     "evaluation": own[1],
-                    "method": config.settings_of(method),
+                    "method": method_settings,
                     "training_steps": config.training_steps,
                     "max_steps": config.max_steps_per_episode,
                     "timeout": config.evaluation_timeout,
@@ -231,8 +235,8 @@ def cells_of(config: BenchmarkConfig) -> Iterator[CellName]:
                 names = (task, provenance, method, backbone)
                 cells.append((names, _hash(settings), target.model, missing))
     for seed in config.seeds:
-        for names, settings, model, missing in cells:
-            yield CellName(*names, seed, settings, model, missing)
+        for names, settings_hash, model, missing in cells:
+            yield CellName(*names, seed, settings_hash, model, missing)
 
 
 def _hash(settings: dict[str, Any]) -> str:

@@ -6,13 +6,13 @@ forbids scripts. Pictures are drawn without a screen, and need matplotlib.
 
 from __future__ import annotations
 
+import contextlib
 import html
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from echoic.agents.evaluation.rows import objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,17 +30,15 @@ _MOST_TURNS = 200
 _MOST_TEXT = 4000
 _MOST_LISTED = 200
 _NOTES = """\
-Success is the environment's own signal, in an episode that the environment itself ended. Errors, \
-time-outs and episodes that a limit ended count as episodes without success. A cell of nothing but \
-errors is failed, and in no number.
-Intervals are made to hold the true value in about 95 cases of 100. Those of success rates of \
-methods that do not train are Wilson's, over episodes; all others are of an expanded bootstrap, \
-over runs for methods that train and else over episodes. It has none for fewer than five, or where \
-all are equal, and holds less often where nearly all are.
-Tokens and costs are those of acting; the training cost is what a judge's tokens cost, by run.
-Tokens per second are those that a model read or wrote by the seconds of the episodes; 'new' \
-leaves out those from a cache.
-Each line's numbers are of the rows of `rows.jsonl` with its task, method, backbone and settings."""
+- Success is the environment's own signal, in an episode that the environment ended. Errors, \
+time-outs and episodes that a limit ended are failures.
+- Intervals of 95 %: success rates of methods that do not train have Wilson's, over episodes; all \
+others are an expanded bootstrap's, over runs for methods that train and else over episodes. There \
+is none for fewer than five, or where all are equal.
+- Tokens and costs are those of acting; the training cost is what a judge's tokens cost, by run.
+- Tokens per second are those read or written by the seconds of the episodes; 'new' leaves out \
+those from a cache.
+- A line's numbers are of the rows of `rows.jsonl` with its task, method, backbone and settings."""
 _HEAD = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>Trajectories</title><style>
@@ -52,7 +50,7 @@ pre.thought { font-style: italic } pre.action { border-left: 3px solid #38c }
 """
 
 
-def draw(result: BenchmarkResult, rows: Sequence[Row], folder: Path) -> dict[str, Path]:
+def draw(result: BenchmarkResult, folder: Path) -> dict[str, Path]:
     """Draw the pictures that there is data for; return their files, by description."""
     from matplotlib.figure import Figure
 
@@ -82,43 +80,21 @@ def draw(result: BenchmarkResult, rows: Sequence[Row], folder: Path) -> dict[str
         axes.invert_yaxis()
         axes.set(xlim=(-0.02, 1.02), xlabel="success@1", title=task)
     save(figure, "success", "Success rates with their intervals, and each run as a point")
-    if spoken := [one for one in result.tasks if one.tokens_per_second is not None]:
-        figure = Figure((6.4, 1.0 + 0.3 * len(spoken)), layout="constrained")
-        axes = figure.subplots()
-        names = [f"{one.provenance} · {one.arm}" for one in spoken]
-        new = np.array([one.computed_tokens_per_second or 0.0 for one in spoken])
-        total = np.array([one.tokens_per_second or 0.0 for one in spoken])
-        axes.barh(names, new, label="computed")
-        axes.barh(names, total - new, left=new, label="from a cache")
-        axes.invert_yaxis()
-        axes.set_xlabel("tokens per second")
-        axes.legend()
-        save(figure, "tokens", "Tokens per second, computed and from a cache")
-    if curves := _curves(result, rows):
+    curves = {task: [one for one in arms if one.curves] for task, arms in by_task.items()}
+    curves = {task: arms for task, arms in curves.items() if arms}
+    if curves:
         figure, places = grid(len(curves), 3.2)
-        for axes, (task, by_arm) in zip(places, curves.items(), strict=True):
-            for index, (arm, runs) in enumerate(by_arm.items()):
-                for number, (steps, values) in enumerate(runs):
-                    label = None if number else arm
-                    axes.plot(steps, values, color=f"C{index % 10}", alpha=0.6, label=label)
+        for axes, (task, arms) in zip(places, curves.items(), strict=True):
+            for index, one in enumerate(arms):
+                for number, curve in enumerate(one.curves):
+                    points = zip(*((at["step"], at["success_rate"]) for at in curve), strict=True)
+                    label = None if number else one.arm
+                    axes.plot(*points, color=f"C{index % 10}", alpha=0.6, label=label)
             axes.axhline(result.config["success_threshold"], color="grey", linewidth=0.8, ls=":")
             axes.set(title=task, xlabel="steps of training", ylabel="success", ylim=(-0.03, 1.03))
             axes.legend(fontsize="small")
         save(figure, "curves", "Success of each run while it was trained")
     return made
-
-
-def _curves(result: BenchmarkResult, rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """Collect the curves of trainings, by task and arm."""
-    arms = {tuple(one.filter.values()): one for one in result.tasks}
-    found: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        one = arms.get(tuple(row[name] for name in ("task", "method", "backbone", "settings")))
-        if one is not None and row["kind"] == "training" and row["curve"]:
-            points = [(point["step"], point["success_rate"]) for point in row["curve"]]
-            runs = found.setdefault(one.provenance, {}).setdefault(one.arm, [])
-            runs.append(tuple(zip(*points, strict=True)))
-    return found
 
 
 def write_viewer(rows: Sequence[Row], root: Path) -> Path | None:
@@ -127,7 +103,13 @@ def write_viewer(rows: Sequence[Row], root: Path) -> Path | None:
     if not source.exists():
         return None
     known = {row["id"]: row for row in rows if row["kind"] == "episode"}
-    kept = {one["id"]: one["turns"] for one in objects(source) if one.get("id") in known}
+    kept = {}
+    with source.open("rb") as lines:
+        for line in lines:
+            with contextlib.suppress(ValueError, TypeError, KeyError):  # cut off by a crash
+                one = json.loads(line)
+                if one["id"] in known:
+                    kept[one["id"]] = one["turns"]
     parts = [_HEAD]
     for id_ in sorted(kept)[:_MOST_EPISODES]:
         parts += _episode(known[id_], kept[id_])
@@ -177,12 +159,12 @@ def write_report(result: BenchmarkResult, rows: Sequence[Row], root: Path) -> No
     page = [
         "# Benchmark",
         counts,
-        "\n".join(f"- {line}" for line in _NOTES.splitlines()),
+        _NOTES,
         *_results(result),
     ]
     if config["generate_plots"] and result.tasks:
         try:
-            made = draw(result, rows, root / "plots")
+            made = draw(result, root / "plots")
         except ModuleNotFoundError as error:
             page.append(f"There are no pictures: {_cell(str(error.name))} is not installed.")
         else:
@@ -214,8 +196,8 @@ def _results(result: BenchmarkResult) -> list[str]:
             "settings": one.settings,
             "seeds": str(len(one.seeds)),
             "episodes": f"{one.episodes:,d}",
-            "success@1": _percent(one.success_rate, one.success_interval),
-            "reward": _number(one.avg_reward, one.reward_interval),
+            "success@1": _show(one.success_rate, ".1%", one.success_interval),
+            "reward": _show(one.avg_reward, ".3f", one.reward_interval),
             "steps": f"{one.avg_steps:.1f}",
             "errors": str(one.errors),
             "time-outs": str(one.timeouts),
@@ -223,23 +205,25 @@ def _results(result: BenchmarkResult) -> list[str]:
         for one in result.tasks
     ]
     columns = ("provenance", "method", "backbone", "model", "settings")
-    for other in dict.fromkeys(tuple(map(row.get, columns)) for row in result.not_applicable):
+    for other in dict.fromkeys(
+        tuple(row[name] for name in columns) for row in result.not_applicable
+    ):
         shown = dict(zip(("task", *columns[1:]), other, strict=True))
         rest = dict.fromkeys(("seeds", "episodes", "success@1", "reward", "steps", "errors"), "-")
         results.append({**shown, **rest, "success@1": "not applicable", "time-outs": "-"})
     took = [
         {
             **named(one),
-            "tokens/episode": _or_dash(one.tokens, ",.0f"),
+            "tokens/episode": _show(one.tokens, ",.0f"),
             "cached": _cached(one, ".0%", one.cached_share),
-            "tokens/s": _or_dash(one.tokens_per_second, ",.0f"),
+            "tokens/s": _show(one.tokens_per_second, ",.0f"),
             "new tokens/s": _cached(one, ",.0f", one.computed_tokens_per_second),
             "steps/s": f"{one.steps_per_second:,.1f}",
-            "cost": _or_dash(one.cost, ",.4f", "$"),
-            "cost/success": _or_dash(one.cost_per_success, ",.4f", "$"),
-            "training steps": _or_dash(one.trained_steps, ",d"),
-            "training time": _or_dash(one.training_seconds, ",.0f", "", " s"),
-            "training cost": _or_dash(one.training_cost, ",.4f", "$"),
+            "cost": _show(one.cost, ",.4f", before="$"),
+            "cost/success": _show(one.cost_per_success, ",.4f", before="$"),
+            "training steps": _show(one.trained_steps, ",d"),
+            "training seconds": _show(one.training_seconds, ",.0f"),
+            "training cost": _show(one.training_cost, ",.4f", before="$"),
             "steps to threshold": _reached(one.steps_to_threshold),
         }
         for one in result.tasks
@@ -249,8 +233,8 @@ def _results(result: BenchmarkResult) -> list[str]:
             "arm": arm,
             "tasks": ", ".join(one["tasks"]),
             "runs": str(one["runs"]),
-            "IQM of success": _percent(one["iqm"], one["iqm_interval"]),
-            "mean of success": _percent(one["mean"], one["mean_interval"]),
+            "IQM of success": _show(one["iqm"], ".1%", one["iqm_interval"]),
+            "mean of success": _show(one["mean"], ".1%", one["mean_interval"]),
         }
         for arm, one in result.overall.items()
     ]
@@ -259,7 +243,7 @@ def _results(result: BenchmarkResult) -> list[str]:
             "task": one.provenance,
             "reference": one.reference,
             "other": one.other,
-            "difference": _percent(one.difference, one.interval),
+            "difference": _show(one.difference, ".1%", one.interval),
             "pairs": f"{one.pairs} {one.unit}s",
             "p": f"{one.p:.4f}",
             "corrected": f"{one.p_corrected:.4f}",
@@ -316,25 +300,14 @@ def _reached(steps: Sequence[float | None]) -> str:
     return f"{median} ({len(known)} of {len(steps)})"
 
 
-def _percent(value: float, interval: Interval) -> str:
-    ends = "" if interval is None else f" ({interval[0] * 100:.1f} … {interval[1] * 100:.1f})"
-    return f"{value * 100:.1f} %{ends}"
-
-
-def _number(value: float, interval: Interval) -> str:
-    ends = "" if interval is None else f" ({interval[0]:.3f} … {interval[1]:.3f})"
-    return f"{value:.3f}{ends}"
-
-
-def _or_dash(value: float | None, form: str, before: str = "", after: str = "") -> str:
-    return "-" if value is None else f"{before}{format(value, form)}{after}"
+def _show(value: float | None, form: str, interval: Interval = None, before: str = "") -> str:
+    ends = "" if interval is None else f" ({interval[0]:{form}} … {interval[1]:{form}})"
+    return "-" if value is None else f"{before}{value:{form}}{ends}"
 
 
 def _cached(one: TaskResult, form: str, value: float | None) -> str:
     """Format what depends on a cache; some servers do not report it, which is not 0."""
-    if value is None and one.tokens is not None:
-        return "not reported"
-    return _or_dash(value, form)
+    return "not reported" if value is None and one.tokens is not None else _show(value, form)
 
 
 def _cell(text: str) -> str:

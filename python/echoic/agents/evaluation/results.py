@@ -41,6 +41,7 @@ __all__ = ["BenchmarkResult", "Comparison", "TaskResult", "summarize"]
 
 Row = dict[str, Any]
 Interval = tuple[float, float] | None
+_LABELS = ("task", "provenance", "method", "backbone", "model", "settings")
 
 
 @dataclass
@@ -80,7 +81,8 @@ class TaskResult:
     trained_steps: int | None = None
     training_seconds: float | None = None  # mean over seeds
     training_cost: float | None = None  # of judging, mean over seeds
-    # For each seed, the step at which an evaluation reached the threshold.
+    # For each training, its evaluations, and the step of the first that reached the threshold.
+    curves: list[list[Row]] = field(default_factory=list)
     steps_to_threshold: list[float | None] = field(default_factory=list)
 
     @property
@@ -184,15 +186,14 @@ def summarize(
         one = _task_result(done, runs, trained, config.success_threshold)
         found[one.task, one.arm] = runs
         result.tasks.append(one)
-        by_task: dict[str, dict[str, Any]]
-        for by_task, value in (
-            (result.success_rates, one.success_rate),
-            (result.avg_rewards, one.avg_reward),
-            (result.tokens_per_second, one.tokens_per_second),
-            (result.cost_efficiency, one.cost_per_success),
-            (result.confidence_intervals, one.success_interval),
+        for name, value in (
+            ("success_rates", one.success_rate),
+            ("avg_rewards", one.avg_reward),
+            ("tokens_per_second", one.tokens_per_second),
+            ("cost_efficiency", one.cost_per_success),
+            ("confidence_intervals", one.success_interval),
         ):
-            by_task.setdefault(one.task, {})[one.arm] = value
+            getattr(result, name).setdefault(one.task, {})[one.arm] = value
     _compare(result, found, config.reference)
     _overall(result)
     return result
@@ -234,12 +235,7 @@ def _task_result(
     judged = [row["measures"]["judge_cost"] for row in trainings if "judge_cost" in row["measures"]]
     curves = [row["curve"] for row in trainings if row["curve"]]
     return TaskResult(
-        task=first.task,
-        provenance=first.provenance,
-        method=first.method,
-        backbone=first.backbone,
-        model=first.model,
-        settings=first.settings,
+        **{name: getattr(first, name) for name in _LABELS},
         seeds=[cell.seed for cell in cells],
         episodes=count,
         success_rate=successes / count,
@@ -260,6 +256,7 @@ def _task_result(
         trained_steps=max((row["steps"] for row in trainings), default=None),
         training_seconds=_mean([row["seconds"] for row in trainings]),
         training_cost=_mean(judged),
+        curves=curves,
         steps_to_threshold=[
             steps_to_threshold(
                 [one["step"] for one in curve], [one["success_rate"] for one in curve], threshold
