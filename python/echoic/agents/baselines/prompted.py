@@ -276,7 +276,7 @@ class ReActPolicy(_Prompting):
             )
             self._plan = clip(text.strip().partition("\n")[0], config.max_characters)
         chat = with_plan(chat, self._plan)
-        scored = config.choice == "likeliest" and self._backbone.capabilities.score
+        scored = config.choice == "likeliest" and self._backbone.can_score
         if scored and restricted(info):
             thought, done, used = await self._choose(chat, commands)
         else:
