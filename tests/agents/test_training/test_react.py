@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from echoic.agents.backbones import Capabilities, Message
+from echoic.agents.backbones import Message
 from echoic.agents.backbones.base import Scores as Given
 from echoic.agents.baselines import Cell, method_names, method_of
 from echoic.agents.baselines.prompted import FORM, parse
@@ -97,7 +97,7 @@ def test_where_any_text_is_an_action_the_example_has_no_commands():
 class Scores(Scripted):
     """Finds the command likeliest that its rule names, behind what it is said to have thought."""
 
-    capabilities = Capabilities(score=True)
+    can_score = True
 
     def __init__(self, reply: Any, likes: Any) -> None:
         super().__init__(reply)

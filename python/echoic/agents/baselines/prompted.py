@@ -269,7 +269,7 @@ class ReActPolicy(_Prompting):
             text = await self._ask([*chat[:-1], Message("user", ask)], config.temperature, _STOP)
             self._plan = clip(text.strip().partition("\n")[0], config.max_characters)
         chat = with_plan(chat, self._plan)
-        scored = config.choice == "likeliest" and self._backbone.capabilities.score
+        scored = config.choice == "likeliest" and self._backbone.can_score
         if scored and restricted(info):
             thought, done = await self._choose(chat, commands)
         else:
