@@ -49,7 +49,10 @@ _MODULES = {
     "routing": "PrefixRouter RemoteConfig",
     "scheduler": "LatencyScheduler",
     "soft_prefix": "PlanPrefix TurnPlans",
-    "tasks": "Outcome PromptTask Task make_task register_task task_names",
+    "tasks": (
+        "EnvironmentTask GeneratedTask Outcome PromptTask Task Tools make_task register_task "
+        "task_names"
+    ),
     "trainer": "LLMConfig LLMTrainer",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _MODULES)
