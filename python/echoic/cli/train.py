@@ -175,13 +175,12 @@ async def train_model(
     resume: bool,
 ) -> dict[str, Any]:
     """Train a language model, and evaluate it before and after."""
-    from echoic.agents.llm import LLMConfig, LLMTrainer, make_task
+    from echoic.agents.llm import LLMConfig, LLMTrainer
 
     settings = LLMConfig(**{**_MODEL_SETTINGS, **config})
-    made = make_task(task, **task_settings)
-    trainer = LLMTrainer(model, made, settings, device=device, resume=resume)
-    if not trainer.history:
-        say(f"{model} learns {made.name}")
+    named = (task, task_settings)
+    trainer = LLMTrainer(model, named, settings, device=device, resume=resume)
+    say(f"{model} learns {trainer.task.name}")
     history = await trainer.train()
     trainer.export(Path(config["dir"]) / "model")
     few = max(1, min(10, len(history) // 4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from typer.testing import CliRunner
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from echoic.agents.backbones import smollm2
 from echoic.agents.llm import (
     Answer,
     ExecutionConfig,
@@ -37,7 +39,8 @@ from echoic.agents.llm import (
     workers,
 )
 from echoic.agents.llm import trainer as trainers
-from echoic.agents.training import PPOConfig
+from echoic.agents.plans import PlanningConfig
+from echoic.agents.training import EchoRLTrainer, PPOConfig, TrainingConfig
 from echoic.cli.app import app
 from test_conversation import CHATML, letters
 
@@ -293,13 +296,50 @@ def test_a_run_that_ends_early_goes_on() -> None:
     assert [row["step"] for row in asyncio.run(run.train())] == [1, 2, 3]
 
 
-def test_the_command_trains_a_model_of_a_folder_and_goes_on(tmp_path: Path) -> None:
+@pytest.fixture
+def little(tmp_path: Path) -> Path:
+    """A folder with a tiny model of transformers and a tokenizer of letters."""
     config = transformers.LlamaConfig(
         vocab_size=102, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
         num_attention_heads=2, num_key_value_heads=1, bos_token_id=4, eos_token_id=5,
     )  # fmt: skip
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "little")
     letters(CHATML).save_pretrained(tmp_path / "little")
+    return tmp_path / "little"
+
+
+def test_an_agent_is_a_language_model_where_its_backbone_is_one(
+    tmp_path: Path, little: Path
+) -> None:
+    sizes = PlanningConfig(embedding_dim=8, num_layers=1, num_heads=2, hidden_dim=8)
+    config = TrainingConfig(
+        env_name="gsm8k-like", backbone=str(little), total_timesteps=40, num_actors=16,
+        latent_dim=8, planning_config=sizes, state_dim=32, evaluation_episodes=2, seed=1,
+        device="cpu", checkpoint_dir=str(tmp_path / "saved"), results_dir=str(tmp_path / "shown"),
+        tensorboard_log="",
+    )  # fmt: skip
+    with EchoRLTrainer(config) as agent:
+        metrics = asyncio.run(agent.train())
+        # Three updates of sixteen answers with one turn each.
+        assert (metrics.total_timesteps, metrics.total_episodes) == (48, 48)
+        assert len(metrics.policy_losses) == 3
+        assert len(metrics.episode_rewards) == 48
+        assert min(metrics.kv_cache_hit_rates) > 0.3
+        assert metrics.history["step"] == [0, 48]
+        assert 0 <= metrics.evaluation_results["success_rate"] <= 1
+        policy: Any = agent.policy(greedy=True)
+        policy.begin("Add.", 3)
+        decided = asyncio.run(policy.act({"text": "1 + 2"}, {"commands": ("3", "4")}))
+        assert decided.usage.tokens_out > 0
+        policy.engine.shutdown()
+    assert (tmp_path / "shown/metrics.jsonl").read_text().count('"update"') == 3
+    with EchoRLTrainer(config, resume=True) as again:
+        assert asyncio.run(again.train()).total_timesteps == 48
+    with pytest.raises(ArgumentError, match="there is no task 'nowhere'; there are"):
+        EchoRLTrainer(dataclasses.replace(config, env_name="nowhere"))
+
+
+def test_the_command_trains_a_model_of_a_folder_and_goes_on(tmp_path: Path, little: Path) -> None:
     chats = [[{"role": "user", "content": one}] for one in "abcd"]
     register_task(
         "short", lambda most=9: PromptTask(chats, lambda one: len(one.text) < most, held_out=["x"])
@@ -308,7 +348,7 @@ def test_the_command_trains_a_model_of_a_folder_and_goes_on(tmp_path: Path) -> N
     def train(*given: str) -> Any:
         return CliRunner().invoke(
             app,
-            ["train", "--model", str(tmp_path / "little"), "--task", "short", "--device", "cpu",
+            ["train", "--model", str(little), "--task", "short", "--device", "cpu",
              "--lora", "2", "--output-dir", str(tmp_path), "--json", "--setting",
              "max_new_tokens=8", "--setting", "evaluate_prompts=2", *given],
             env={"COLUMNS": "200", "TERM": "dumb"},
@@ -329,6 +369,21 @@ def test_the_command_trains_a_model_of_a_folder_and_goes_on(tmp_path: Path) -> N
     again = train("--updates", "3", "--algo", "rloo", "--max-lag", "1", "--resume")
     assert json.loads(again.stdout)["updates"] == 3
     assert "expected one of grpo, rloo, ppo, not 'dpo'" in train("--algo", "dpo").output
+
+
+@pytest.mark.nightly
+def test_smollm2_learns_to_add_in_minutes(tmp_path: Path) -> None:
+    if (reason := smollm2.available()) is not None:
+        pytest.skip(reason)
+    ran = CliRunner().invoke(
+        app,
+        ["train", "--model", "local:SmolLM2-135M", "--task", "gsm8k-like", "--updates", "25",
+         "--device", "cpu", "--output-dir", str(tmp_path), "--json"],
+    )  # fmt: skip
+    assert ran.exit_code == 0, ran.output
+    found = json.loads(ran.stdout)
+    assert found["reward at last"] > found["reward at first"] + 0.3
+    assert found["held-out success after"] > found["held-out success before"]
 
 
 def test_what_makes_no_sense_is_an_error_before_anything_runs() -> None:

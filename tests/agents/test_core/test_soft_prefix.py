@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,11 @@ from echoic.agents.llm import (
     Conversation,
     GRPOConfig,
     GRPOLearner,
+    LLMConfig,
+    LLMTrainer,
+    Outcome,
     SamplingParams,
+    Task,
     TinyConfig,
     TinyTransformer,
     TokenBatch,
@@ -115,6 +120,59 @@ def train(steps: int, *, plans: bool) -> list[float]:
 def test_a_cue_outside_of_the_tokens_is_remembered_by_a_plan_and_not_without_one() -> None:
     assert np.mean(train(12, plans=True)[-4:]) >= 0.9
     assert np.mean(train(8, plans=False)[-4:]) <= 0.65
+
+
+class Corridor(Task):
+    """The same walk as a task: the cue is the number of the prompt."""
+
+    name = "corridor"
+
+    def prompt(self, index: int) -> int:
+        return index % 2
+
+    held_out = prompt
+
+    async def run(self, prompt: int, talk: Conversation) -> Outcome:
+        for turn in range(TURNS):
+            talk.observe(np.eye(4, dtype=np.float32)[prompt if turn == 0 else 2])
+            talk.extend([1])
+            answer = await talk.answer()
+        reward = float(answer.tokens[0] == 2 + prompt)
+        talk.reward(reward)
+        return Outcome(reward, reward == 1)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_trainer_learns_with_plans_and_goes_on_from_its_folder(tmp_path: Path, lag: int) -> None:
+    config = LLMConfig(
+        steps=3,
+        max_new_tokens=1,
+        learner=GRPOConfig(learning_rate=1e-2),
+        max_lag=lag,
+        plans=PlanningConfig(**SIZES),
+        plan_prefix=2,
+        plan_state_dim=4,
+        replay=1,
+        dir=tmp_path,
+        save_every=1,
+    )
+    trainer = LLMTrainer(tiny(), Corridor(), config, device="cpu")
+    rows = asyncio.run(trainer.train())
+    assert all(row["plan_divergence"] > 0 for row in rows)
+    assert rows[0]["ratio_max"] == pytest.approx(1, abs=1e-4)
+    assert [row["items"] for row in rows] == [32, 40, 40], "a group is learned from again"
+    weights = torch.cat([one.flatten() for one in trainer.learner.plans.parameters()])
+    again = LLMTrainer(
+        tiny(), Corridor(), dataclasses.replace(config, steps=4), device="cpu", resume=True
+    )
+    assert torch.equal(
+        torch.cat([one.flatten() for one in again.learner.plans.parameters()]), weights
+    )
+    assert len(again.replay) == 12
+    assert again.replay._groups[0].plan.shape == (16,), "scored by their plans"
+    assert asyncio.run(again.train())[-1]["step"] == 4
+    with pytest.raises(ArgumentError, match="servers don't take"):
+        LLMConfig(plans=PlanningConfig(), servers=(object(),), max_lag=1)
 
 
 def test_the_loss_of_fresh_answers_moves_every_part_of_the_plan() -> None:

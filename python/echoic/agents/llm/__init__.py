@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from echoic.agents.llm.config import *
     from echoic.agents.llm.conversation import *
     from echoic.agents.llm.engine import *
+    from echoic.agents.llm.group_replay import *
     from echoic.agents.llm.learner import *
     from echoic.agents.llm.lora import *
     from echoic.agents.llm.model import *
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from echoic.agents.llm.soft_prefix import *
     from echoic.agents.llm.tasks import *
     from echoic.agents.llm.trainer import *
+    from echoic.agents.llm.verifiers import *
 
 _MODULES = {
     "batch": "TokenBatch",
@@ -38,6 +40,7 @@ _MODULES = {
     "config": "ExecutionConfig",
     "conversation": "Answer Conversation TurnCounts",
     "engine": "AsyncExecutionEngine",
+    "group_replay": "GroupReplay",
     "learner": "GRPOConfig GRPOLearner PPOTokenConfig PPOTokenLearner RLOOConfig RLOOLearner "
     "TokenLearner TokenLearnerConfig",
     "lora": "LoRAConfig add_lora merge_lora without_lora",
@@ -54,5 +57,6 @@ _MODULES = {
         "task_names"
     ),
     "trainer": "LLMConfig LLMTrainer",
+    "verifiers": "VerifiersTask",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _MODULES)

@@ -134,6 +134,18 @@ class PlanPrefix(nn.Module):
             for hook in hooks:
                 hook.remove()
 
+    @torch.no_grad()
+    def means(self, batch: TokenBatch) -> Array:
+        """Return the mean of each item's plans, ``(items, embedding_dim)``; zeros without one."""
+        _, bound = self._read(batch)
+        counts = np.array([0 if one is None else len(one) for one in batch.plans or ()], np.int64)
+        found = np.zeros((len(batch), self.config.embedding_dim), np.float32)
+        if counts.any():
+            plans = self.encoder.posterior(bound.windows, bound.masks).at(bound.noise)
+            np.add.at(found, np.repeat(np.arange(len(counts)), counts), plans.cpu().numpy())
+            found /= np.maximum(counts, 1)[:, None]
+        return found
+
     def after_step(self) -> float:
         """Keep the encoder's bound after an epoch; return its divergence per dimension, in nats."""
         plain, self._plain = self._plain, 0.0

@@ -47,11 +47,11 @@ __all__ = [
     "task_names",
 ]
 
-# Held out is one of so many.
+# One of these many is held out.
 _PARTS = 5
 
 
-def _is_held_out(text: str) -> bool:
+def is_held_out(text: str) -> bool:
     return crc32(text.encode("utf-8", "surrogatepass")) % _PARTS == 0
 
 
@@ -307,7 +307,7 @@ def begin(talk: Conversation, prompt: Any) -> None:
 
 
 class Problem(NamedTuple):
-    """A generated problem: its chat, what an answer is compared with, and what tells it apart."""
+    """A generated problem: its chat, what an answer is compared with, and its identity."""
 
     chat: list[dict[str, str]]
     facts: Any
@@ -346,7 +346,7 @@ class GeneratedTask(PromptTask):
 
     def _find(self, index: int, *, held_out: bool) -> Problem:
         random = np.random.default_rng([self.seed, held_out, index])
-        while _is_held_out((problem := self.draw(random)).key) != held_out:
+        while is_held_out((problem := self.draw(random)).key) != held_out:
             pass
         return problem
 
@@ -359,11 +359,11 @@ _THINGS = (
     "apples", "balls", "books", "cards", "coins", "cookies", "eggs", "flowers", "keys", "pencils",
     "shells", "stamps", "stones", "toys",
 )  # fmt: skip
-# How a change of the number of things is told, and its result.
+# Sentences for a change of the number of things, and its result.
 _EVENTS = {
     "+": ("{name} buys {n} more.", "{name} finds {n} more.", "A friend gives {name} {n} more."),
     "-": ("{name} loses {n}.", "{name} gives {n} to a friend.", "{name} sells {n}."),
-    "*": ("Then {name} gets so many that there are {n} times as many.",),
+    "*": ("Then the number of {things} is multiplied by {n}.",),
     "/": ("{name} puts them into {n} equal boxes and keeps one of these.",),
 }
 _RESULTS: dict[str, Callable[[Any, int], Fraction]] = {
@@ -425,7 +425,7 @@ class WordProblems(GeneratedTask):
             sign = str(random.choice([one for one in signs if choices[one]]))
             n = choices[sign][int(random.integers(len(choices[sign])))]
             amount = int(_RESULTS[sign](amount, n))
-            told.append(str(random.choice(_EVENTS[sign])).format(name=name, n=n))
+            told.append(str(random.choice(_EVENTS[sign])).format(name=name, things=things, n=n))
             key += f" {sign} {n}"
         told.append(f"How many {things} does {name} have now?")
         return Problem([system, {"role": "user", "content": " ".join(told)}], amount, key)
@@ -635,7 +635,7 @@ class EnvironmentTask(Task):
         seeds = random.integers(2**31, size=_MOST_RESETS).tolist()
         for seed in (*seeds, seeds[0]):
             found = await self._call(world, reset, seed=seed)
-            if _is_held_out(found[0]["text"]) == prompt.held_out:
+            if is_held_out(found[0]["text"]) == prompt.held_out:
                 break
         if len(self._seeds) >= _MOST_SEEDS:
             self._seeds.clear()

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import glob
 import json
 import math
 import os
@@ -32,7 +33,12 @@ import torch
 
 import echoic.rl
 from echoic.agents import _checks
+from echoic.agents.baselines.prompted import show_commands
+from echoic.agents.episodes import Decision, Usage
+from echoic.agents.llm.batch import TokenBatch
 from echoic.agents.llm.config import ExecutionConfig
+from echoic.agents.llm.conversation import Conversation
+from echoic.agents.llm.group_replay import GroupReplay, join
 from echoic.agents.llm.learner import (
     GRPOConfig,
     GRPOLearner,
@@ -45,10 +51,12 @@ from echoic.agents.llm.learner import (
 )
 from echoic.agents.llm.lora import LoRAConfig, merge_lora
 from echoic.agents.llm.requests import SamplingParams
-from echoic.agents.llm.tasks import Task, make_task
+from echoic.agents.llm.soft_prefix import PlanPrefix
+from echoic.agents.llm.tasks import read_command
 from echoic.agents.llm.workers import (
     COLUMNS,
     FIELDS,
+    PLANS,
     Actor,
     Answering,
     LockStep,
@@ -58,16 +66,21 @@ from echoic.agents.llm.workers import (
     engine_of,
     load_model,
     socket_of_run,
+    task_of,
     together,
 )
-from echoic.errors import ArgumentError, CheckpointError, EchoicError, WaitTimeoutError
+from echoic.agents.replay import ReplayConfig
+from echoic.agents.training.records import Records
+from echoic.errors import ArgumentError, EchoicError, WaitTimeoutError
 from echoic.rl.background import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from echoic.agents.llm.engine import AsyncExecutionEngine
     from echoic.agents.llm.replica import Replica
+    from echoic.agents.llm.tasks import Task
+    from echoic.agents.plans import PlanningConfig
     from echoic.agents.training.config import TrainingConfig
     from echoic.agents.training.records import TrainingMetrics
     from echoic.rollouts import RolloutBatch
@@ -95,6 +108,10 @@ def _execution() -> ExecutionConfig:
     # Weights change more often than prefixes would be cleaned up, and a clock must not decide what
     # is cached.
     return ExecutionConfig(timeout=600.0, cache_cleanup_interval=math.inf)
+
+
+def _replay() -> ReplayConfig:
+    return ReplayConfig(max_experiences=1024, min_experiences=1)
 
 
 @dataclass(frozen=True)
@@ -126,8 +143,15 @@ class LLMConfig:
         evaluate_prompts: Held-out prompts of an evaluation.
         evaluate_temperature: Temperature of its answers; 0 takes the likeliest tokens.
         timeout: Seconds that the learner waits for answers before the run fails.
-        max_turns_total: The run ends with the update that learns from so many turns in all.
+        max_turns_total: The run ends with the update that makes it this many turns in all.
         progress: Whether a live view is shown.
+        plans: Settings of plans: a soft prefix before each answer, of the latest observations. With
+            engines only: servers take no embeddings.
+        plan_prefix: Embeddings of a plan.
+        plan_state_dim: Numbers of an observation's encoding.
+        replay: Earlier groups that are learned from again with each batch, drawn by their surprise.
+        replay_config: How they are scored and drawn, and how many are kept.
+        replay_bytes: Most bytes that are kept of them.
         seed: Seed of the answers.
     """
 
@@ -154,6 +178,12 @@ class LLMConfig:
     timeout: float = 1800.0
     max_turns_total: int | None = None
     progress: bool = False
+    plans: PlanningConfig | None = None
+    plan_prefix: int = 4
+    plan_state_dim: int = 512
+    replay: int = 0
+    replay_config: ReplayConfig = field(default_factory=_replay)
+    replay_bytes: int = 256 << 20
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -171,6 +201,10 @@ class LLMConfig:
             known = " or ".join(f"a {kind.__name__}" for kind in _LEARNERS)
             kind = type(self.learner).__name__
             raise ArgumentError(f"expected {known} as learner, got a {kind}")
+        _checks.whole(self, "plan_prefix", "plan_state_dim", "replay_bytes")
+        _checks.whole(self, "replay", least=0)
+        if self.plans is not None and self.servers:
+            raise ArgumentError("plans are input embeddings, which servers don't take")
         if self.workers and self.servers:
             raise ArgumentError("workers have engines of their own: expected no servers with them")
         if self.max_lag == 0 and (self.workers or self.servers):
@@ -193,7 +227,8 @@ class LLMTrainer:
         model: ``"local:SmolLM2-135M"``, a folder or name of transformers, a causal language model
             of transformers, or a ``CausalModel`` that is a module, such as ``TinyTransformer``.
             With ``LoRAConfig`` its layers get adapters.
-        task: A :class:`Task`, or a name for :func:`make_task`.
+        task: A :class:`Task`; or a name for :func:`make_task`, or the name and its settings, so
+            that worker processes make it themselves.
         config: Settings.
         tokenizer: Of the model, by default that of its name. Bare ids need none.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
@@ -216,7 +251,7 @@ class LLMTrainer:
     def __init__(
         self,
         model: Any,
-        task: Task | str,
+        task: Task | str | tuple[str, dict[str, Any]],
         config: LLMConfig | None = None,
         *,
         tokenizer: Any = None,
@@ -224,9 +259,9 @@ class LLMTrainer:
         resume: bool = False,
     ) -> None:
         self.config = config = config or LLMConfig()
-        self.task = make_task(task) if isinstance(task, str) else task
-        if not isinstance(self.task, Task):
-            raise ArgumentError(f"expected a Task or its name, got a {type(task).__name__}")
+        self.task = task_of(task)
+        # For other processes.
+        self._recipe = task
         self._dir = None if config.dir is None else Path(config.dir)
         self._saved = None if self._dir is None else self._dir / "learner.ckpt"
         self._name = os.fspath(model) if isinstance(model, str | os.PathLike) else None
@@ -239,6 +274,18 @@ class LLMTrainer:
         self.learner: TokenLearner = _LEARNERS[type(config.learner)](
             model, config.learner, device=device
         )
+        if config.plans is not None:
+            sizes = {"state_dim": config.plan_state_dim, "prefix": config.plan_prefix}
+            self.learner.attach(PlanPrefix(model, config.plans, seed=config.seed, **sizes))
+        #: Earlier groups; None without ``replay``.
+        self.replay: GroupReplay | None = None
+        if config.replay:
+            self.replay = GroupReplay(
+                config.replay_config,
+                plans=self.learner.plans,
+                max_bytes=config.replay_bytes,
+                seed=config.seed,
+            )
         #: Measurements of each update: the learner's, and ``step`` (updates so far), ``success``,
         #: ``turns``, ``lag_mean`` and ``lag_max``, ``tokens_per_second`` (drawn, by the time since
         #: the last update), ``kv_reuse_rate``, ``answer_seconds`` (waiting for answers),
@@ -345,12 +392,20 @@ class LLMTrainer:
         place = self._saved if path is None else Path(path)
         if place is None:
             raise ArgumentError("expected a path, or config.dir")
+        replay = self._replay_file(place)
+        if self.replay is not None:
+            # First: a run that ends between the two goes on from the ones before.
+            self.replay.save(replay)
         self.learner.save(place)
+        for old in set(place.parent.glob(f"{glob.escape(place.name)}.replay-*")) - {replay}:
+            old.unlink()
         return place
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a file of :meth:`save`, of the same first model and settings."""
         self.learner.load(path)
+        if self.replay is not None:
+            self.replay.load(self._replay_file(Path(path)))
 
     def export(self, folder: str | os.PathLike[str]) -> None:
         """Write the trained model, adapters merged, and its tokenizer for transformers.
@@ -383,7 +438,7 @@ class LLMTrainer:
         await self._evaluate_first()
         while not self.is_over:
             began, version = time.monotonic(), self.learner.updates
-            steps = LockStep(engine, version)
+            steps = LockStep(engine, version, getattr(self.task, "parallel", None))
             worker.version = version
             indices = range(version * count, (version + 1) * count)
             groups = [group async for group in worker.groups(indices, key=str)]
@@ -413,6 +468,9 @@ class LLMTrainer:
         run.publish(self._weights(), version)
         first = 0 if rollouts is not None else version * config.prompts_per_step
         how = replace(self._how, first=first)
+        if how.plans is not None:
+            # It goes to where the engine is.
+            how = replace(how, plans=copy.deepcopy(how.plans).cpu())
         acting: asyncio.Future[None] | None = None
         check: Callable[[], None] = _nothing
         if config.workers:
@@ -472,7 +530,7 @@ class LLMTrainer:
         cards = torch.cuda.device_count() if device.type == "cuda" else 0
         share = max(1, (os.cpu_count() or 1) // config.workers)
         member = Member(
-            how,
+            replace(how, task=self._recipe),
             self._name or self._model.to("cpu"),
             # A name brings its own.
             None if self._name else self.tokenizer,
@@ -542,7 +600,11 @@ class LLMTrainer:
             if self.config.max_lag is None:
                 return None
             return self.learner.weights()
-        return {n: one.data for n, one in self._model.named_parameters() if one.requires_grad}
+        weights = {n: one.data for n, one in self._model.named_parameters() if one.requires_grad}
+        if self.learner.plans is not None:
+            own = self.learner.plans.named_parameters()
+            weights |= {f"{PLANS}{name}": one.data for name, one in own}
+        return weights
 
     def _copy(self) -> Any:
         """Return a copy of the model that has its own of what learns, and shares the rest."""
@@ -563,7 +625,8 @@ class LLMTrainer:
         sampling = SamplingParams(
             config.max_new_tokens, temperature=config.learner.temperature, stop=config.stop
         )
-        return Answering(self.task, sampling, int(limit), config.seed, config.execution)
+        how = Answering(self.task, sampling, int(limit), config.seed, config.execution)
+        return replace(how, plans=self.learner.plans)
 
     def _run(self, **how: Any) -> echoic.rl.Run:
         config = self.config
@@ -589,7 +652,14 @@ class LLMTrainer:
     def _update(self, batch: RolloutBatch, began: float) -> None:
         answered = time.monotonic()
         before = self.learner.updates
-        metrics = self.learner.update(batch)
+        found: RolloutBatch | TokenBatch = batch
+        if self.replay is not None:
+            # Groups are drawn among those of earlier batches.
+            fresh = TokenBatch.from_rollouts(batch)
+            again = self.replay.sample(self.config.replay, before)
+            self.replay.add(fresh, before)
+            found = fresh if again is None else join([fresh, again])
+        metrics = self.learner.update(found)
         # A batch is learned from once, whatever was in it.
         self.learner.updates = before + 1
         if batch.lease_seconds is not None:
@@ -638,12 +708,15 @@ class LLMTrainer:
         if self._saved is None or not self.history:
             return
         if self._saved_at != self.learner.updates:
-            self.learner.save(self._saved)
+            self.save()
             self._saved_at = self.learner.updates
         leased, self._leased = self._leased, []
         for batch in leased:
             with contextlib.suppress(EchoicError):
                 batch.ack()
+
+    def _replay_file(self, place: Path) -> Path:
+        return place.with_name(f"{place.name}.replay-{self.learner.updates}")
 
     def resume(self) -> None:
         """Load the checkpoint in ``config.dir``, and the history up to it.
@@ -654,22 +727,19 @@ class LLMTrainer:
         """
         if self._dir is None or self._saved is None:
             raise ArgumentError("there is nothing to resume without config.dir")
-        self.learner.load(self._saved)
+        self.load(self._saved)
         step = self._saved_at = self.learner.updates
         self._is_begun = True
         self.history, self.evaluations = [], []
         lines = self._dir / "metrics.jsonl"
         if lines.exists():
             for line in lines.read_text(encoding="utf-8").splitlines():
-                try:
+                # A kill may leave half a line.
+                with contextlib.suppress(ValueError, KeyError, TypeError):
                     row = json.loads(line)
-                    kind = row.pop("kind")
-                    if row["step"] > step:
-                        continue
-                except (ValueError, KeyError, TypeError) as error:
-                    raise CheckpointError(f"{lines} is damaged: {error!r}") from error
-                plain = {name: math.nan if one is None else one for name, one in row.items()}
-                (self.history if kind == "update" else self.evaluations).append(plain)
+                    rows = self.history if row.pop("kind") == "update" else self.evaluations
+                    if row["step"] <= step:
+                        rows.append({n: math.nan if one is None else one for n, one in row.items()})
         if self.history:
             self._seconds = self.history[-1]["seconds"]
             self.turns = int(sum(row["turns"] for row in self.history))
@@ -677,8 +747,6 @@ class LLMTrainer:
     def _show(self, stack: contextlib.AsyncExitStack) -> None:
         """Open the files of measurements, and the live view."""
         if self._dir is not None:
-            from echoic.agents.training.records import Records
-
             settings: Any = SimpleNamespace(
                 results_dir=str(self._dir),
                 tensorboard_log=str(self._dir / "tensorboard"),
@@ -710,6 +778,10 @@ class LLMTrainer:
 # Answers that are compared, the learning rate of adapters, and the lists of metrics with what they
 # get from each update.
 _GROUP, _RATE = 8, 3e-4
+# Turns of an episode, about, to translate steps into updates.
+_EACH = 4
+# TrainingConfig's own limit of an episode, which is of vectors: a task has one of turns.
+_TURNS = 1000
 _METRICS = {
     "success_rates": "success",
     "policy_losses": "policy_loss",
@@ -725,8 +797,9 @@ _METRICS = {
 class AgentTrainer:
     """Trains a language model as :class:`~echoic.agents.training.EchoRLTrainer` is used.
 
-    Episodes side by side are ``num_actors``: groups of 8 answers. Steps are turns of episodes. The
-    algorithm is PPO unless ``algorithm`` says otherwise, of LoRA adapters.
+    Episodes side by side are ``num_actors``: groups of 8. Steps are turns of episodes. It learns
+    adapters by GRPO, with plans and surprise replay unless ``use_plans`` and ``replay`` say
+    otherwise; what belongs to networks of vectors, such as ``algorithm``, has no effect.
 
     Args:
         config: Settings; ``backbone`` is the model, and ``env_name`` a task or an environment.
@@ -737,7 +810,9 @@ class AgentTrainer:
     def __init__(
         self, config: TrainingConfig, metrics: TrainingMetrics, *, resume: Resume = False
     ) -> None:
-        self._metrics, self._stop_at = metrics, config.early_stop_success
+        self._config, self._metrics = config, metrics
+        if config.replay == "uniform":
+            raise ArgumentError('replay="uniform" is of vectors: expected "surprise" or "none"')
         groups = max(1, config.num_actors // _GROUP)
         turns = groups * _GROUP
         behind = config.backend != "threads"
@@ -745,24 +820,34 @@ class AgentTrainer:
             steps=max(1, config.total_timesteps),
             prompts_per_step=groups,
             answers_per_prompt=min(_GROUP, max(2, config.num_actors)),
-            learner=_agent_learner(config),
+            learner=GRPOConfig(learning_rate=_RATE, lora=LoRAConfig(rank=16, alpha=32.0)),
+            plans=config.planning_config if config.use_plans else None,
+            plan_state_dim=config.state_dim,
+            replay=0 if config.replay == "none" else max(1, config.batch_size // (turns * _EACH)),
+            replay_config=config.replay_config,
             max_lag=int(config.is_asynchronous or behind),
             workers=config.num_workers if behind else 0,
             backend="ray" if config.backend == "ray" else "processes",
             max_restarts=config.max_restarts,
             worker_imports=config.worker_imports,
             dir=config.checkpoint_dir,
-            save_every=max(1, config.save_frequency // turns),
-            evaluate_every=max(1, config.evaluation_frequency // turns),
+            save_every=max(1, config.save_frequency // (turns * _EACH)),
+            evaluate_every=max(1, config.evaluation_frequency // (turns * _EACH)),
             evaluate_prompts=config.evaluation_episodes,
             evaluate_temperature=0.0 if config.evaluation_greedy else 1.0,
             max_turns_total=config.total_timesteps,
             progress=config.progress,
             seed=config.seed or 0,
         )
-        task = make_task(config.env_name, **config.env_config)
+        task = {**config.env_config}
+        if config.max_episode_steps < _TURNS:
+            task["max_turns"] = config.max_episode_steps
         self.trainer = LLMTrainer(
-            config.backbone, task, settings, device=config.device, resume=resume is True
+            config.backbone,
+            (config.env_name, task),
+            settings,
+            device=config.device,
+            resume=resume is True,
         )
         if not isinstance(resume, bool):
             self.trainer.load(resume)
@@ -770,8 +855,18 @@ class AgentTrainer:
 
     async def train(self) -> None:
         """Train for ``total_timesteps`` turns, or until ``early_stop_success`` is reached."""
-        self.trainer.listeners = [self._note]
-        await self.trainer.train()
+        config, at = self._config, self._metrics.total_timesteps
+        records = Records(config, goes_on_at=at if self.trainer.history else None)
+
+        def write(kind: str, row: Row) -> None:
+            numbers = {n: one for n, one in row.items() if not isinstance(one, list)}
+            records.add(kind, self._metrics.total_timesteps, numbers)
+
+        self.trainer.listeners = [self._note, write]
+        try:
+            await self.trainer.train()
+        finally:
+            records.close()
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write a checkpoint, by default the one of ``checkpoint_dir``; return its place."""
@@ -786,16 +881,21 @@ class AgentTrainer:
         self._fill()
         return self._metrics.total_timesteps
 
+    def policy(self, *, greedy: bool = False) -> TalkPolicy:
+        """Return a copy of the model that acts in episodes."""
+        return TalkPolicy(self.trainer, greedy=greedy)
+
     def close(self) -> None:
         """End the run after the current update."""
         self.trainer.stop()
+        self.trainer.task.close()
 
     def _fill(self) -> None:
         """Take over what was measured before."""
-        for row in self.trainer.history:
-            self._note("update", row)
-        for row in self.trainer.evaluations:
-            self._note("evaluation", row)
+        rows = [(row["step"], "update", row) for row in self.trainer.history]
+        rows += [(row["step"] + 0.5, "evaluation", row) for row in self.trainer.evaluations]
+        for _, kind, row in sorted(rows, key=lambda one: one[0]):
+            self._note(kind, row)
 
     def _note(self, kind: str, row: Row) -> None:
         metrics = self._metrics
@@ -803,7 +903,8 @@ class AgentTrainer:
             found = {**row, "step": metrics.total_timesteps}
             for name, values in metrics.history.items():
                 values.append(found.get(name))
-            if self._stop_at is not None and row["success_rate"] >= self._stop_at:
+            most = self._config.early_stop_success
+            if most is not None and row["success_rate"] >= most:
                 self.trainer.stop()
             return
         for name, key in _METRICS.items():
@@ -822,16 +923,63 @@ class AgentTrainer:
         }
 
 
+class TalkPolicy:
+    """A copy of a trained model as a policy of episodes, with the prompts of training.
+
+    Args:
+        trainer: Has the model.
+        greedy: Whether it takes the likeliest tokens.
+    """
+
+    def __init__(self, trainer: LLMTrainer, *, greedy: bool = False) -> None:
+        how = trainer._how
+        self._limit, self._tokenizer = how.limit, trainer.tokenizer
+        self._sampling = replace(how.sampling, temperature=0.0) if greedy else how.sampling
+        how = replace(how, plans=copy.deepcopy(how.plans))
+        self._plans, self._greedy = how.plans, greedy
+        self.engine, _ = engine_of(how, trainer._copy(), trainer.learner.device)
+
+    def begin(self, instructions: str, seed: int) -> None:
+        """Start an episode."""
+        self._instructions, self._seed = instructions, seed
+        self._talk: Conversation | None = None
+
+    async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> Decision:
+        """Answer an observation with a command; forget earlier ones where there is no room."""
+        commands = info["commands"]
+        shown = show_commands(commands) if commands else ""
+        text = f"{observation['text']}\n\n{shown}".strip()
+        talk = self._talk
+        if talk is not None:
+            talk.say("user", text)
+        if talk is None or talk.full:
+            plans, seed = self._plans, self._seed
+            talk = self._talk = Conversation(
+                self.engine,
+                self._tokenizer,
+                self._sampling,
+                seed=seed,
+                limit=self._limit,
+                plans=None if plans is None else plans.begin(seed, greedy=self._greedy),
+            )
+            how = "\nAnswer with one of the commands." if commands else ""
+            talk.say("system", f"{self._instructions}{how}".strip())
+            talk.say("user", text)
+        answer = await talk.answer()
+        turn = talk.turns[-1]
+        usage = Usage(len(talk.tokens) - turn.drawn, turn.reused, turn.drawn, requests=1)
+        return Decision(read_command(answer.text, commands), answer.text, usage)
+
+    async def aclose(self) -> None:
+        """End the engine."""
+        await self.engine.aclose()
+
+
 def agent_trainer(
     config: TrainingConfig, metrics: TrainingMetrics, *, resume: Resume = False
 ) -> AgentTrainer:
     """Return what trains the language model that is ``config.backbone``."""
     return AgentTrainer(config, metrics, resume=resume)
-
-
-def _agent_learner(config: TrainingConfig) -> TokenLearnerConfig:
-    """Return the settings of a learner of adapters."""
-    return GRPOConfig(learning_rate=_RATE, lora=LoRAConfig(rank=16, alpha=32.0))
 
 
 async def _end(task: asyncio.Future[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Who answers prompts in a run: this process, worker processes, or actors of Ray.
+"""Answer the prompts of a run: in this process, in worker processes, or in actors of Ray.
 
 An :class:`Actor` holds the conversations of groups and writes them to an :mod:`echoic.rl` run. In
 lock-step it fills the groups of one update, and then the learner learns. Otherwise it takes groups
@@ -19,11 +19,11 @@ import importlib
 import itertools
 import math
 import os
-import pickle
 import secrets
 import tempfile
 import time
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,17 +33,18 @@ import echoic.rl
 from echoic.agents.llm.conversation import Conversation
 from echoic.agents.llm.engine import AsyncExecutionEngine
 from echoic.agents.llm.lora import LoRAConfig, add_lora
+from echoic.agents.llm.tasks import Task, make_task
 from echoic.errors import ArgumentError, ClosedError, CollectorError, DisconnectedError, EchoicError
 from echoic.workers import Supervisor, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
     from pathlib import Path
 
     from echoic.agents.llm.config import ExecutionConfig
     from echoic.agents.llm.handles import RolloutEngine
     from echoic.agents.llm.requests import RolloutResult, SamplingParams
-    from echoic.agents.llm.tasks import Task
+    from echoic.agents.llm.soft_prefix import PlanPrefix
     from echoic.rl import Group, Item, Run
     from echoic.rl import Worker as Joined
 
@@ -54,6 +55,8 @@ FIELDS = {
     **dict.fromkeys(("reward", "success"), "float32"),
     **dict.fromkeys(("turns", "drawn", "reused", "computed"), "int32"),
 }
+# Before the names of a soft prefix's weights.
+PLANS = "plans."
 # Seconds between two looks for new weights.
 _LOOK = 0.02
 # Seconds that a worker may need for its imports and its model on a busy machine.
@@ -95,6 +98,18 @@ def load_model(name: str | os.PathLike[str], device: Any = "auto") -> tuple[Any,
     return model.to(resolve(device)).eval(), tokenizer
 
 
+def task_of(given: Any) -> Task:
+    """Return a task, or make the one of a name, or of a name and a dict of settings."""
+    if isinstance(given, str):
+        given = (given, {})
+    if isinstance(given, tuple):
+        name, settings = given
+        return make_task(name, **settings)
+    if not isinstance(given, Task):
+        raise ArgumentError(f"expected a Task or its name, got a {type(given).__name__}")
+    return given
+
+
 async def together(coroutines: Iterable[Awaitable[Any]]) -> None:
     """Await all; if one fails, cancel the others and raise its error."""
     tasks = [asyncio.ensure_future(one) for one in coroutines]
@@ -120,31 +135,47 @@ class LockStep:
     Args:
         engine: The engine.
         version: The version of its weights.
+        most: Conversations at a time; ``None``: all.
     """
 
-    def __init__(self, engine: RolloutEngine[Any], version: int) -> None:
+    def __init__(self, engine: RolloutEngine[Any], version: int, most: int | None = None) -> None:
         self._engine, self.version = engine, version
+        self._most = math.inf if most is None else most
         self._seats = 0
+        self._queue: deque[asyncio.Future[None]] = deque()
         self._waiting: dict[tuple[int, ...], Callable[[], None]] = {}
 
-    @contextlib.contextmanager
-    def seat(self, *place: int) -> Iterator[Any]:
+    @contextlib.asynccontextmanager
+    async def seat(self, *place: int) -> AsyncIterator[Any]:
         """Return what a conversation uses as its engine."""
-        self._seats += 1
+        if self._seats < self._most:
+            self._seats += 1
+        else:
+            # One that ends leaves its seat to it, so that turns wait for its first one.
+            turn = asyncio.get_running_loop().create_future()
+            self._queue.append(turn)
+            await turn
         try:
             yield _Seat(self, place)
         finally:
-            self._seats -= 1
-            self._go()
+            while self._queue and self._queue[0].done():
+                self._queue.popleft()
+            if self._queue:
+                self._queue.popleft().set_result(None)
+            else:
+                self._seats -= 1
+                self._go()
 
-    async def generate(self, place: tuple[int, ...], prompt: Any, sampling: Any) -> RolloutResult:
+    async def generate(
+        self, place: tuple[int, ...], prompt: Any, sampling: Any, **options: Any
+    ) -> RolloutResult:
         """Draw a turn with those of all other seats."""
         started: asyncio.Future[asyncio.Future[RolloutResult]]
         started = asyncio.get_running_loop().create_future()
 
         def start() -> None:
             if not started.done():
-                turn = asyncio.ensure_future(self._engine.generate(prompt, sampling))
+                turn = asyncio.ensure_future(self._engine.generate(prompt, sampling, **options))
                 started.set_result(turn)
 
         self._waiting[place] = start
@@ -170,8 +201,8 @@ class _Seat:
     def __init__(self, steps: LockStep, place: tuple[int, ...]) -> None:
         self._steps, self._place = steps, place
 
-    async def generate(self, prompt: Any, sampling: Any) -> RolloutResult:
-        return await self._steps.generate(self._place, prompt, sampling)
+    async def generate(self, prompt: Any, sampling: Any, **options: Any) -> RolloutResult:
+        return await self._steps.generate(self._place, prompt, sampling, **options)
 
 
 @dataclass(frozen=True)
@@ -179,20 +210,22 @@ class Answering:
     """How prompts are answered, wherever that is.
 
     Attributes:
-        task: The task.
+        task: The task; for another process, what :func:`task_of` takes.
         sampling: How tokens are drawn.
         limit: Most tokens of a conversation.
         seed: Seed of the run.
         execution: Settings of the engine.
         first: Number of the prompt of group 0.
+        plans: Makes soft prefixes of what was observed.
     """
 
-    task: Task
+    task: Any
     sampling: SamplingParams
     limit: int
     seed: int
     execution: ExecutionConfig
     first: int = 0
+    plans: PlanPrefix | None = None
 
 
 class Actor:
@@ -228,11 +261,14 @@ class Actor:
 
     async def _item(self, prompt: Any, index: int, item: Item, steps: LockStep | None) -> None:
         place = (index, item.index)
-        with contextlib.ExitStack() as stack:
-            engine = stack.enter_context(steps.seat(*place)) if steps else self._engine
+        async with contextlib.AsyncExitStack() as stack:
+            engine = self._engine
+            if steps is not None:
+                engine = await stack.enter_async_context(steps.seat(*place))
             talk, outcome = await self.hold(prompt, index, item.index, engine)
         columns: dict[str, Any] = talk.columns()
-        item.write(version=steps.version if steps else talk.versions, **columns)
+        blobs = None if talk.plans is None else {"plans": talk.plans.rows()}
+        item.write(version=steps.version if steps else talk.versions, blobs=blobs, **columns)
         item.done(
             reward=outcome.reward,
             success=float(outcome.success),
@@ -258,12 +294,17 @@ class Actor:
         """
         how = self._how
         seed = np.random.SeedSequence([how.seed, index, copy]).generate_state(1, np.uint64)[0]
+        sampling = sampling or how.sampling
+        plans = None
+        if how.plans is not None:
+            plans = how.plans.begin(int(seed) >> 1, greedy=sampling.temperature == 0)
         talk = Conversation(
             engine or self._engine,
             self._tokenizer,
-            sampling or how.sampling,
+            sampling,
             seed=int(seed),
             limit=how.limit,
+            plans=plans,
         )
         where = f"prompt {index} of {how.task.name}"
         try:
@@ -331,9 +372,15 @@ def copy_into(module: Any, weights: Mapping[str, Any]) -> None:
 def engine_of(how: Answering, model: Any, device: Any) -> tuple[AsyncExecutionEngine, Any]:
     """Make an engine, and the function with which an :class:`Actor` loads weights into it."""
     engine = AsyncExecutionEngine(how.execution, model, device)
+    if how.plans is not None:
+        how.plans.to(device)
 
     async def load(tree: Any, version: int) -> None:
-        await engine.update_weights(lambda module: copy_into(module, tree), version)
+        own = {name: one for name, one in tree.items() if not name.startswith(PLANS)}
+        await engine.update_weights(lambda module: copy_into(module, own), version)
+        if how.plans is not None:
+            names = tree.keys() - own.keys()
+            copy_into(how.plans, {name.removeprefix(PLANS): tree[name] for name in names})
 
     return engine, load
 
@@ -378,15 +425,16 @@ def work(member: Member) -> None:
 
 
 async def _work(member: Member) -> None:
+    how = replace(member.how, task=task_of(member.how.task))
     model, tokenizer = member.model, None
     if isinstance(model, str):
         model, tokenizer = load_model(model, member.device)
         if member.lora is not None:
             add_lora(model, member.lora)
-    engine, load = engine_of(member.how, model, member.device)
+    engine, load = engine_of(how, model, member.device)
     joined = echoic.rl.join(member.address, token=member.token, partial=True)
     async with engine, joined as worker:
-        actor = Actor(member.how, engine, member.tokenizer or tokenizer, load)
+        actor = Actor(how, engine, member.tokenizer or tokenizer, load)
         end = time.monotonic() + _JOIN
         while not await actor.refresh(worker):
             if time.monotonic() > end:
@@ -409,16 +457,17 @@ class Processes:
     """
 
     def __init__(self, members: list[Member], max_restarts: int, folder: Path | None) -> None:
-        try:
-            pickle.dumps(members)
-        except Exception as error:
-            raise ArgumentError(
-                "a worker process imports the task and its functions, so they must be at the top "
-                f"of a module: {error}"
-            ) from error
         self._members, self._folder = members, folder
         self.processes = Supervisor(self._start, len(members), max_restarts)
-        self.processes.start()
+        try:
+            self.processes.start()
+        except OSError:
+            raise
+        except Exception as error:  # of what can't be sent to a process
+            raise ArgumentError(
+                "a worker process makes the task by its name, or imports it and its functions, "
+                f"which must be at the top of a module: {error}"
+            ) from error
 
     @property
     def restarts(self) -> int:
@@ -520,12 +569,10 @@ class RayActors:
 
 class _RayActor:
     def work(self, member: Member, addresses: Any, token: str) -> None:
-        import dataclasses
-
         from echoic.integrations.ray.addresses import nearest
 
         address = nearest(addresses, token)
-        work(dataclasses.replace(member, address=address, token=token))
+        work(replace(member, address=address, token=token))
 
 
 def socket_of_run() -> tuple[str, tempfile.TemporaryDirectory[str]]:
