@@ -32,6 +32,7 @@ from echoic.agents.llm import (
 )
 from echoic.agents.llm.loss import (
     importance_ratio,
+    recomputed,
     token_kl,
     token_weights,
 )
@@ -396,6 +397,74 @@ def test_micro_batches_add_up_to_the_batch(config: Any, packed: bool) -> None:
     assert (gradients[16] - gradients[None]).abs().max() < 1e-6 * max(1, float(scale))
 
 
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_chunks_and_checkpointing_change_the_memory_and_no_gradient(kind: str) -> None:
+    config = PPOTokenConfig(
+        entropy_coef=0.01,
+        packed=True,
+        lora=LoRAConfig(rank=2, targets=("lm_head", "q_proj")) if kind == "lora" else None,
+    )
+    batch = behind(rollouts(tiny_llama()), 0.2)
+    gradients, widest, calls = {}, {}, {}
+    for chunk, checkpointing in [(None, False), (5, False), (256, True), (5, True)]:
+        settings = dataclasses.replace(config, chunk=chunk, checkpointing=checkpointing)
+        model = tiny_llama()
+        # Recomputed values would be others if anything were dropped.
+        model.config.attention_dropout = model.model.layers[0].self_attn.attention_dropout = 0.5
+        learner = PPOTokenLearner(model, settings, device="cpu")
+        for name, one in (
+            *learner.value_head.named_parameters(),
+            *learner.policy.named_parameters(),
+        ):
+            if name == "weight" or "lora_B" in name:
+                torch.nn.init.normal_(one, std=0.1, generator=torch.Generator().manual_seed(0))
+        rows: list[int] = []
+        layers: list[int] = []
+        head = learner.policy.get_output_embeddings()
+        forward = head.forward
+        head.forward = lambda x, rows=rows, forward=forward: (
+            rows.append(x.numel() // 16) or forward(x)
+        )
+        act = model.model.layers[0].mlp.act_fn
+        act.register_forward_hook(lambda *_, layers=layers: layers.append(1))
+        with recomputed(learner._layers if checkpointing else ()):
+            found = gradient(learner, batch)
+        key = (chunk, checkpointing)
+        gradients[key], widest[key], calls[key] = found, max(rows), len(layers)
+        assert not any("forward" in vars(layer) for layer in learner._layers)
+    exact = gradients[None, False]
+    assert exact.abs().max() > 1e-2
+    for key, found in gradients.items():
+        assert (found - exact).abs().max() < 1e-6, key
+    drawn = int(batch.mask.sum())
+    assert list(widest.values()) == [drawn, 5, drawn, 5]
+    # Once for the values, and once or twice for the gradient.
+    assert list(calls.values()) == [2, 2, 3, 3]
+
+
+def test_logits_that_a_model_changes_are_not_computed_in_chunks() -> None:
+    class Capped(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.embed, self.head = torch.nn.Embedding(WORDS, 8), torch.nn.Linear(8, WORDS)
+
+        def get_output_embeddings(self) -> Any:
+            return self.head
+
+        def forward(self, ids: Any) -> Any:
+            return 0.5 * torch.tanh(self.head(self.embed(ids)) / 0.5)
+
+    learner = GRPOLearner(Capped(), GRPOConfig(chunk=2), device="cpu")
+    batch = rollouts(tiny_llama())
+    with torch.no_grad():
+        part = learner._parts(batch, batch.mask)[0]
+        found = learner._score(learner.policy, part, with_entropy=False).logprobs
+        ids = torch.from_numpy(batch.tokens)
+        said = learner.policy(ids[None])[0].log_softmax(-1)
+    assert torch.allclose(found, said[part.index - 1, part.targets], atol=1e-6)
+
+
 def test_item_longer_than_a_micro_batch_is_refused() -> None:
     learner = GRPOLearner(tiny_llama(), GRPOConfig(max_tokens=4), device="cpu")
     with pytest.raises(ArgumentError):
@@ -634,7 +703,8 @@ def test_ppo_has_the_advantages_of_gae_over_drawn_tokens() -> None:
     batch = turns()
     assert batch.rewards.tolist() == [1.5, -0.75]
     hidden = tiny_llama().model(torch.from_numpy(batch.tokens).view(2, 9)).last_hidden_state
-    before = learner.value_head(hidden.flatten(0, 1)).detach().view(2, 9)
+    unit = torch.nn.functional.normalize(hidden, dim=-1)
+    before = learner.value_head(unit).detach().view(2, 9)
 
     work, metrics = learner._prepare(batch, batch.mask, 8)
     earned = [[0, 0.5, 0, 1], [0, -1, 0, 0.25]]
@@ -742,6 +812,22 @@ def test_entropy_bonus_flattens_and_divergence_holds_back() -> None:
         found[name] = learner.update(batch)
     assert found["entropy"]["entropy"] > found["plain"]["entropy"] + 0.05
     assert found["kl"]["kl_behaviour"] < found["plain"]["kl_behaviour"] / 2
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")
+def test_cuda_learns_what_the_cpu_learns() -> None:
+    config = PPOTokenConfig(
+        learning_rate=1e-3, kl_coef=0.1, max_tokens=32, chunk=5, checkpointing=True
+    )
+    batch = behind(rollouts(tiny_llama()), 0.2)
+    learners = [PPOTokenLearner(tiny_llama(), config, device=one) for one in ("cpu", "cuda")]
+    on_cpu, on_cuda = (learner.update(batch) for learner in learners)
+    assert learners[1].policy.device.type == "cuda"
+    assert on_cuda == pytest.approx(on_cpu, rel=1e-3, abs=1e-4)
+    for one, other in zip(*(learner.weights().values() for learner in learners), strict=True):
+        assert torch.allclose(one, other.cpu(), atol=1e-4)
+    half = GRPOLearner(tiny_llama().to(torch.bfloat16), GRPOConfig(), device="cuda")
+    assert half.update(batch)["stepped"] == 1
 
 
 # LoRA.

@@ -51,7 +51,6 @@ from echoic.agents.llm.loss import (
     Aggregation,
     KlKind,
     RatioLevel,
-    ValueHead,
     can_split,
     decoder_layers,
     importance_ratio,
@@ -324,7 +323,10 @@ class TokenLearner(ABC):
                 "values are learned from the inputs of the model's output layer: the policy needs "
                 "get_output_embeddings(), as models of transformers have it"
             )
-        return ValueHead(head.weight.shape[-1]).to(self.device)
+        layer = torch.nn.Linear(head.weight.shape[-1], 1, device=self.device)
+        for one in layer.parameters():
+            torch.nn.init.zeros_(one)
+        return layer
 
     @abstractmethod
     def _estimate(

@@ -43,7 +43,6 @@ __all__ = [
     "MicroBatch",
     "RatioLevel",
     "TokenScores",
-    "ValueHead",
     "can_split",
     "decoder_layers",
     "importance_ratio",
@@ -152,7 +151,8 @@ def score(
         """Take the hidden states before the output layer, and give it what it has to compute."""
         hidden = inputs[0][part.rows, part.columns]
         if value_head is not None:
-            values.append(value_head(hidden))
+            # At length 1, so that the size of a step does not depend on the model.
+            values.append(value_head(nn.functional.normalize(hidden.float(), dim=-1))[:, 0])
         if chunk is None:
             return (hidden[None],)
 
@@ -272,20 +272,6 @@ def _outputs(policy: Any, ids: Tensor, positions: Tensor | None) -> Tensor:
         arguments["use_cache"] = False
     found = policy(ids, **arguments)
     return getattr(found, "logits", found)
-
-
-class ValueHead(nn.Module):
-    """The value of a hidden state: a linear function of it at length 1, which is 0 at first."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(size, 1)
-        nn.init.zeros_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Return values (tokens,) of hidden states (tokens, size)."""
-        return self.linear(nn.functional.normalize(hidden.float(), dim=-1))[:, 0]
 
 
 RatioLevel = Literal["token", "sequence", "sequence_mean"]
