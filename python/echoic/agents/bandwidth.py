@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from echoic.agents import _checks
 from echoic.agents.kernels import (
     bandwidth_aware_priorities,
     bandwidth_efficiency,
-    effective_bandwidth_cost,
     effective_bandwidth_cost_batch,
 )
 from echoic.errors import ArgumentError
@@ -33,9 +33,6 @@ __all__ = [
     "BandwidthEfficiencyTracker",
     "BandwidthMetrics",
 ]
-
-# The smallest normal number, whose inverse is finite.
-_LEAST = sys.float_info.min
 
 
 @dataclass(frozen=True)
@@ -65,18 +62,11 @@ class BandwidthConfig:
     aging_bound: float = 5.0
 
     def __post_init__(self) -> None:
-        for name in ("attention_scale", "bandwidth_weight", "queue_weight"):
-            _amount(name, getattr(self, name))
-        if not _LEAST <= self.schedule_epsilon < math.inf:
-            raise ArgumentError(
-                f"`schedule_epsilon` must be a finite number above 0, got {self.schedule_epsilon}"
-            )
-        if not self.aging_bound > 0:
-            raise ArgumentError(
-                f"`aging_bound` must be above 0 (math.inf for none), got {self.aging_bound}"
-            )
-        if self.history_size < 1:
-            raise ArgumentError(f"`history_size` must be at least 1, got {self.history_size}")
+        _checks.number(self, "attention_scale", "bandwidth_weight", "queue_weight", least=0)
+        # The inverse of the smallest normal number is finite.
+        _checks.number(self, "schedule_epsilon", least=sys.float_info.min)
+        _checks.number(self, "aging_bound", above=0, finite=False)
+        _checks.whole(self, "history_size")
 
 
 @dataclass(frozen=True)
@@ -119,14 +109,13 @@ class BandwidthEfficiencyTracker:
         history_size: Used in place of the config's.
         attention_scale: Used in place of the config's.
 
-    Examples:
-        >>> tracker = BandwidthEfficiencyTracker()
-        >>> tracker.record_rollout_step(reward=0.5, seq_len=64, reuse_len=48)
-        904.0
-        >>> tracker.record_learner_update(weighted_pg_loss=0.02)
-        >>> metrics = tracker.snapshot()
-        >>> f"{metrics.eta_bw:.4f} {metrics.total_bandwidth_saved:.2f} {metrics.kv_reuse_rate}"
-        '0.0006 1176.00 0.75'
+    >>> tracker = BandwidthEfficiencyTracker()
+    >>> tracker.record_rollout_step(reward=0.5, seq_len=64, reuse_len=48)
+    904.0
+    >>> tracker.record_learner_update(weighted_pg_loss=0.02)
+    >>> metrics = tracker.snapshot()
+    >>> f"{metrics.eta_bw:.4f} {metrics.total_bandwidth_saved:.2f} {metrics.kv_reuse_rate}"
+    '0.0006 1176.00 0.75'
     """
 
     def __init__(
@@ -135,15 +124,13 @@ class BandwidthEfficiencyTracker:
         history_size: int | None = None,
         attention_scale: float | None = None,
     ) -> None:
-        config = config or BandwidthConfig()
-        if history_size is not None:
-            config = replace(config, history_size=history_size)
-        if attention_scale is not None:
-            config = replace(config, attention_scale=attention_scale)
-        self.config = config
+        given = {"history_size": history_size, "attention_scale": attention_scale}
+        changes: Any = {name: value for name, value in given.items() if value is not None}
+        self.config = replace(config or BandwidthConfig(), **changes)
         self._lock = threading.Lock()
-        self._total = _Sums()
-        self._latest: deque[tuple[float, int, int]] = deque(maxlen=config.history_size)
+        # Reward, steps, tokens, those of a cache, pairs of tokens, and those of a cache.
+        self._total: list[Any] = [0.0, 0, 0, 0, 0, 0]
+        self._latest: deque[list[Any]] = deque(maxlen=self.config.history_size)
         self._learner_cost = 0.0
         self._updates = 0
 
@@ -161,18 +148,19 @@ class BandwidthEfficiencyTracker:
         Raises:
             ArgumentError: If the reward is not finite, or ``reuse_len`` is above ``seq_len``.
         """
-        reward = float(reward)
+        reward, tokens, reused = float(reward), int(seq_len), int(reuse_len)
         if not math.isfinite(reward):
             raise ArgumentError(f"`reward` must be finite, got {reward}")
-        if not 0 <= reuse_len <= seq_len:
+        if not 0 <= reused <= tokens:
             raise ArgumentError(
                 f"`reuse_len` must be from 0 to the {seq_len} tokens of `seq_len`, got {reuse_len}"
             )
-        step = (reward, int(seq_len), int(reuse_len))
+        pairs, saved = (n * (n + 1) // 2 for n in (tokens, reused))
+        step = [reward, 1, tokens, reused, pairs, saved]
         with self._lock:
-            self._total.add(*step)
+            self._total = [a + b for a, b in zip(self._total, step, strict=True)]
             self._latest.append(step)
-        return effective_bandwidth_cost(seq_len, reuse_len, self.config.attention_scale)
+        return (pairs - saved) * self.config.attention_scale
 
     def record_learner_update(self, weighted_pg_loss: float) -> None:
         """Record an update by the magnitude of its weighted policy-gradient loss.
@@ -190,7 +178,7 @@ class BandwidthEfficiencyTracker:
         """Return all records, for a checkpoint."""
         with self._lock:
             return {
-                "total": dict(vars(self._total)),
+                "total": list(self._total),
                 "latest": list(self._latest),
                 "learner_cost": self._learner_cost,
                 "updates": self._updates,
@@ -199,8 +187,8 @@ class BandwidthEfficiencyTracker:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`state_dict`."""
         with self._lock:
-            vars(self._total).update(state["total"])
-            self._latest = deque(map(tuple, state["latest"]), maxlen=self.config.history_size)
+            self._total = list(state["total"])
+            self._latest = deque(state["latest"], maxlen=self.config.history_size)
             self._learner_cost, self._updates = state["learner_cost"], state["updates"]
 
     def snapshot(self) -> BandwidthMetrics:
@@ -215,11 +203,9 @@ class BandwidthEfficiencyTracker:
         latest ``history_size`` steps; ``mean_effective_rollout_cost`` and
         ``reward_per_rollout_cost``, the efficiency without the learner's term, are of all.
         """
-        latest = _Sums()
         with self._lock:
-            for step in self._latest:
-                latest.add(*step)
-            metrics, recent = self._metrics(self._total), self._metrics(latest)
+            metrics = self._metrics(self._total)
+            recent = self._metrics([sum(each) for each in zip(*self._latest, strict=True)])
         cost = metrics.total_effective_rollout_cost
         return {
             **vars(metrics),
@@ -230,41 +216,21 @@ class BandwidthEfficiencyTracker:
             "reward_per_rollout_cost": bandwidth_efficiency(metrics.total_reward, cost, 0.0),
         }
 
-    def _metrics(self, sums: _Sums) -> BandwidthMetrics:
+    def _metrics(self, sums: list[Any]) -> BandwidthMetrics:
+        reward, steps, tokens, reused, pairs, saved = sums or [0.0, 0, 0, 0, 0, 0]
         scale = self.config.attention_scale
-        cost = sums.effective_pairs * scale
+        cost = (pairs - saved) * scale
         return BandwidthMetrics(
-            total_reward=sums.reward,
-            total_rollout_cost=sums.pairs * scale,
+            total_reward=reward,
+            total_rollout_cost=pairs * scale,
             total_effective_rollout_cost=cost,
-            total_bandwidth_saved=(sums.pairs - sums.effective_pairs) * scale,
+            total_bandwidth_saved=saved * scale,
             total_learner_cost=self._learner_cost,
-            eta_bw=bandwidth_efficiency(sums.reward, cost, self._learner_cost),
-            kv_reuse_rate=sums.reused / sums.tokens if sums.tokens else 0.0,
-            num_rollout_steps=sums.steps,
+            eta_bw=bandwidth_efficiency(reward, cost, self._learner_cost),
+            kv_reuse_rate=reused / tokens if tokens else 0.0,
+            num_rollout_steps=steps,
             num_updates=self._updates,
         )
-
-
-class _Sums:
-    """Sums over steps, in whole numbers but for the reward."""
-
-    def __init__(self) -> None:
-        self.reward = 0.0
-        self.tokens = self.reused = self.pairs = self.effective_pairs = self.steps = 0
-
-    def add(self, reward: float, seq_len: int, reuse_len: int) -> None:
-        pairs = _pairs(seq_len)
-        self.reward += reward
-        self.tokens += seq_len
-        self.reused += reuse_len
-        self.pairs += pairs
-        self.effective_pairs += pairs - _pairs(reuse_len)
-        self.steps += 1
-
-
-def _pairs(tokens: int) -> int:
-    return tokens * (tokens + 1) // 2
 
 
 class BandwidthAwareScheduler:
@@ -273,21 +239,17 @@ class BandwidthAwareScheduler:
     ``priority = value / (w_b * b_eff + w_q * queue_time + epsilon)``, where ``value`` is the reward
     if that is at least ``epsilon``, and otherwise ``epsilon / (1 + epsilon - reward)``. So values
     are above zero and rise with the reward, and of equal rewards the cheaper request goes first,
-    whatever their sign; with negative values the dearest would. A priority does not depend on other
-    requests.
+    whatever their sign; with negative values the dearest would.
 
     By the formula, waiting lowers the priority. From ``aging_bound`` seconds on it is infinite:
     those requests go before all others, in the order of arrival.
 
-    Callers serve equal priorities in the order of arrival, as :meth:`order` does.
-
-    Examples:
-        >>> scheduler = BandwidthAwareScheduler(BandwidthConfig(bandwidth_weight=1.0))
-        >>> priority = scheduler.compute_priority(1.0, seq_len=128, queue_time=0.5, reuse_len=96)
-        >>> f"{priority:.6e}"
-        '2.777392e-04'
-        >>> scheduler.order([-1.0, -1.0, 0.0], [1000, 10, 1000], [0.0, 0.0, 0.0]).tolist()
-        [1, 2, 0]
+    >>> scheduler = BandwidthAwareScheduler(BandwidthConfig(bandwidth_weight=1.0))
+    >>> priority = scheduler.compute_priority(1.0, seq_len=128, queue_time=0.5, reuse_len=96)
+    >>> f"{priority:.6e}"
+    '2.777392e-04'
+    >>> scheduler.order([-1.0, -1.0, 0.0], [1000, 10, 1000], [0.0, 0.0, 0.0]).tolist()
+    [1, 2, 0]
     """
 
     def __init__(self, config: BandwidthConfig | None = None) -> None:
@@ -303,22 +265,9 @@ class BandwidthAwareScheduler:
             seq_len: Tokens of its sequence.
             queue_time: Seconds that it has waited.
             reuse_len: Number of its tokens that a cache has, from the start.
-
-        Raises:
-            ArgumentError: If a number is not finite, or, except for the reward, negative.
         """
-        config = self.config
-        # numpy's numbers would keep the result in their own precision.
-        reward, queue_time = float(reward), float(queue_time)
-        if not math.isfinite(reward):
-            raise ArgumentError(f"`reward` must be finite, got {reward}")
-        _amount("queue_time", queue_time)
-        cost = effective_bandwidth_cost(seq_len, reuse_len, config.attention_scale)
-        if queue_time >= config.aging_bound:
-            return math.inf
-        epsilon = config.schedule_epsilon
-        value = reward if reward >= epsilon else epsilon / (1.0 + epsilon - reward)
-        return value / (self._weight * cost + config.queue_weight * queue_time + epsilon)
+        one = self.compute_priorities_batch([reward], [seq_len], [queue_time], [reuse_len])
+        return float(one[0])
 
     def compute_priorities_batch(
         self,
@@ -334,13 +283,12 @@ class BandwidthAwareScheduler:
                 negative.
             DtypeError: If an argument is not an array of numbers, or lengths are not whole.
         """
-        config = self.config
+        config, epsilon = self.config, self.config.schedule_epsilon
         rewards = np.asarray(rewards, np.float64)
         queue_times = np.asarray(queue_times, np.float64)
         if not np.isfinite(rewards).all():
             raise ArgumentError("`rewards` must be finite")
         costs = effective_bandwidth_cost_batch(seq_lengths, reuse_lengths, config.attention_scale)
-        epsilon = config.schedule_epsilon
         values = np.where(
             rewards >= epsilon, rewards, epsilon / (1.0 + epsilon - np.minimum(rewards, epsilon))
         )
@@ -349,39 +297,16 @@ class BandwidthAwareScheduler:
             costs,
             queue_times,
             epsilon,
-            bandwidth_weight=self._weight,
+            bandwidth_weight=config.bandwidth_weight * config.enable_bandwidth_scheduling,
             queue_weight=config.queue_weight,
         )
         priorities[queue_times >= config.aging_bound] = math.inf
         return priorities
 
-    def order(
-        self,
-        rewards: ArrayLike,
-        seq_lengths: ArrayLike,
-        queue_times: ArrayLike,
-        reuse_lengths: ArrayLike | None = None,
-    ) -> NDArray[np.intp]:
-        """Return the order of requests, the first one first.
+    def order(self, *requests: ArrayLike, **named: ArrayLike) -> NDArray[np.intp]:
+        """Return the indices of requests, the first one to serve first.
 
-        Args:
-            rewards: As in :meth:`compute_priorities_batch`, with one axis, in the order of arrival;
-                the others likewise.
-            seq_lengths: Tokens of each sequence.
-            queue_times: Seconds that each has waited.
-            reuse_lengths: Numbers of tokens that a cache has.
-
-        Returns:
-            Indices into the arguments. Equal priorities stay in the order of arrival.
+        Arguments are those of :meth:`compute_priorities_batch`, with one axis, in the order of
+        arrival, in which equal priorities stay.
         """
-        priorities = self.compute_priorities_batch(rewards, seq_lengths, queue_times, reuse_lengths)
-        return np.argsort(-priorities, kind="stable")
-
-    @property
-    def _weight(self) -> float:
-        return self.config.bandwidth_weight if self.config.enable_bandwidth_scheduling else 0.0
-
-
-def _amount(name: str, value: Any) -> None:
-    if not 0 <= value < math.inf:
-        raise ArgumentError(f"`{name}` must be a finite number of at least 0, got {value}")
+        return np.argsort(-self.compute_priorities_batch(*requests, **named), kind="stable")

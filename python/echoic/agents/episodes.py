@@ -12,8 +12,9 @@ ending.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import concurrent.futures
 import contextvars
+import functools
 import queue
 import threading
 import time
@@ -150,7 +151,7 @@ class EnvironmentThread:
     """
 
     def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -162,35 +163,13 @@ class EnvironmentThread:
         """
         if self._closed:
             raise ClosedError("the thread of this environment is closed")
-        loop = asyncio.get_running_loop()
+        answer: concurrent.futures.Future[T] = concurrent.futures.Future()
         context = contextvars.copy_context()
-        answer: asyncio.Future[T] = loop.create_future()
-
-        def work() -> None:
-            if answer.cancelled():
-                return
-            try:
-                result = context.run(function, *args, **named)
-            except BaseException as error:  # raised by the caller
-                send(answer.set_exception, _for_future(error))
-            else:
-                send(answer.set_result, result)
-
-        def send(put: Callable[[Any], None], result: Any) -> None:
-            # The loop may be closed.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(settle, put, result)
-
-        def settle(put: Callable[[Any], None], result: Any) -> None:
-            # The caller may have stopped waiting.
-            if not answer.done():
-                put(result)
-
-        self._calls.put(work)
+        self._calls.put((answer, functools.partial(context.run, function, *args, **named)))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="environment", daemon=True)
             self._thread.start()
-        return await answer
+        return await asyncio.wrap_future(answer)
 
     def close(self) -> None:
         """End the thread after the current call, without waiting for it."""
@@ -198,8 +177,14 @@ class EnvironmentThread:
         self._calls.put(None)
 
     def _run(self) -> None:
-        while (work := self._calls.get()) is not None:
-            work()
+        while (call := self._calls.get()) is not None:
+            answer, function = call
+            if not answer.set_running_or_notify_cancel():
+                continue
+            try:
+                answer.set_result(function())
+            except BaseException as error:  # raised by the caller
+                answer.set_exception(_for_future(error))
 
 
 def _for_future(error: BaseException) -> BaseException:
@@ -238,79 +223,56 @@ async def run_episode(
             episode.
     """
     caller = EnvironmentThread() if thread is None else thread
-    game = _Game(environment, policy, Episode(seed), caller)
-    began = time.monotonic()
-    play = asyncio.create_task(game.play(max_steps, keep_turns))
-    try:
-        done, _ = await asyncio.wait({play}, timeout=timeout)
-        seconds = time.monotonic() - began
-    finally:
-        # Later steps are not recorded.
-        game.over = True
-        if thread is None:
-            caller.close()
-        if not play.done():
-            play.add_done_callback(_forget)
-            play.cancel()
-            await asyncio.wait({play}, timeout=_PATIENCE)
-    episode = replace(game.episode, seconds=seconds, usage=game.usage())
-    if not done:
-        episode.ended, episode.error = "timeout", f"took longer than {timeout:g} s"
-    elif play.cancelled():
-        episode.ended, episode.error = "error", "CancelledError: the policy cancelled itself"
-    elif error := play.exception():
-        episode.ended, episode.error = "error", f"{type(error).__name__}: {error}"
-    return episode
+    episode, began, begun, over = Episode(seed), time.monotonic(), False, False
 
-
-def _forget(play: asyncio.Task[None]) -> None:
-    """Retrieve the error of an episode that took too long, so that it is not logged."""
-    if not play.cancelled():
-        play.exception()
-
-
-class _Game:
-    """An episode in progress."""
-
-    def __init__(
-        self, environment: Any, policy: Policy, episode: Episode, thread: EnvironmentThread
-    ) -> None:
-        self.episode = episode
-        self.over = False
-        self._environment = environment
-        self._policy = policy
-        self._thread = thread
-        self._begun = False
-
-    def usage(self) -> Usage:
-        """Return the usage so far, by the policy's own count if it has one."""
-        # Before its `begin`, a policy still counts the episode before.
-        spent = getattr(self._policy, "spent", None) if self._begun else None
-        return spent if isinstance(spent, Usage) else self.episode.usage
-
-    async def play(self, max_steps: int, keep_turns: bool) -> None:
-        environment, policy, episode = self._environment, self._policy, self.episode
-        observation, info = await self._thread.call(environment.reset, seed=episode.seed)
-        policy.begin(environment.instructions, episode.seed)
-        self._begun = True
+    async def play() -> None:
+        nonlocal begun
+        observation, info = await caller.call(environment.reset, seed=seed)
+        policy.begin(environment.instructions, seed)
+        begun = True
         episode.ended = "steps"
         for _ in range(max_steps):
             decision = await policy.act(observation, info)
-            if self.over:
+            if over:
+                # Later steps are not recorded.
                 return
             episode.usage += decision.usage
-            shown, commands = observation["text"], info["commands"]
-            observation, reward, terminated, truncated, info = await self._thread.call(
-                environment.step, decision.action
+            shown, commands, action = observation["text"], info["commands"], decision.action
+            observation, reward, terminated, truncated, info = await caller.call(
+                environment.step, action
             )
             episode.steps += 1
             episode.reward += float(reward)
             episode.score, episode.success = float(info["score"]), bool(info["success"])
             if keep_turns:
-                action = decision.action
                 if not isinstance(action, str):
                     action = commands[action] if 0 <= action < len(commands) else f"#{action}"
                 episode.turns.append(Turn(shown, action, decision.thought, float(reward)))
             if terminated or truncated:
                 episode.ended = "terminated" if terminated else "truncated"
                 return
+
+    playing = asyncio.create_task(play())
+    try:
+        done, _ = await asyncio.wait({playing}, timeout=timeout)
+        seconds = time.monotonic() - began
+    finally:
+        over = True
+        if thread is None:
+            caller.close()
+        if not playing.done():
+            # Its error is retrieved, so that it is not logged.
+            playing.add_done_callback(lambda task: task.cancelled() or task.exception())
+            playing.cancel()
+            await asyncio.wait({playing}, timeout=_PATIENCE)
+    # Before its `begin`, a policy still counts the episode before.
+    spent = getattr(policy, "spent", None) if begun else None
+    usage = spent if isinstance(spent, Usage) else episode.usage
+    final = replace(episode, seconds=seconds, usage=usage)
+    if not done:
+        final.ended, final.error = "timeout", f"took longer than {timeout:g} s"
+    elif playing.cancelled():
+        final.ended, final.error = "error", "CancelledError: the policy cancelled itself"
+    elif error := playing.exception():
+        final.ended, final.error = "error", f"{type(error).__name__}: {error}"
+    return final

@@ -11,12 +11,14 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, fields
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
 
+from echoic.agents import _checks
 from echoic.errors import ArgumentError, ClosedError
 
 if TYPE_CHECKING:
@@ -35,8 +37,11 @@ __all__ = [
     "PerformanceMetrics",
     "PerformanceMonitor",
     "SystemMonitor",
-    "plain",
 ]
+
+_log = logging.getLogger("echoic.agents.monitoring")
+_SYSTEM = ("cpu_usage", "memory_usage", "gpu_usage", "gpu_memory")
+_SHOWN = ("total_reward", "success_rate", "policy_loss", "tokens_per_second", "cpu_usage")
 
 
 class _Given:
@@ -96,25 +101,17 @@ class PerformanceMetrics(_Given):
 METRIC_NAMES = tuple(field.name for field in fields(PerformanceMetrics))
 
 
-def plain(value: Any) -> float | None:
-    """Convert to a number of Python; None for what JSON does not have."""
-    if value is None:
-        return None
-    number = float(value)
-    return number if math.isfinite(number) else None
+def _plain(metrics: PerformanceMetrics | Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the measured numbers as JSON has them: None for what is not finite."""
+    if isinstance(metrics, PerformanceMetrics):
+        metrics = {name: getattr(metrics, name) for name in metrics.measured}
+    numbers = {name: math.nan if one is None else float(one) for name, one in metrics.items()}
+    return {name: one if math.isfinite(one) else None for name, one in numbers.items()}
 
 
-def _measured(metrics: PerformanceMetrics) -> dict[str, float | None]:
-    return {name: plain(getattr(metrics, name)) for name in metrics.measured}
-
-
-def _summary(values: NDArray[np.float64]) -> dict[str, float]:
-    return {
-        "mean": float(values.mean()),
-        "std": float(values.std()),
-        "min": float(values.min()),
-        "max": float(values.max()),
-    }
+def _summary(values: NDArray[np.float64], **more: float) -> dict[str, float]:
+    named = {"mean": values.mean(), "std": values.std(), "min": values.min(), "max": values.max()}
+    return {**{name: float(value) for name, value in named.items()}, **more}
 
 
 def _write(filepath: str | os.PathLike[str], data: dict[str, Any]) -> None:
@@ -135,9 +132,7 @@ class MetricsLogger:
 
     def log_metrics(self, metrics: PerformanceMetrics | Mapping[str, Any]) -> None:
         """Add a line: all numbers that were measured, or those of a mapping."""
-        if isinstance(metrics, PerformanceMetrics):
-            metrics = _measured(metrics)
-        line = json.dumps({name: plain(value) for name, value in metrics.items()})
+        line = json.dumps(_plain(metrics))
         with self._lock:
             if self._file.closed:
                 raise ClosedError(f"{self.log_file} is closed")
@@ -155,17 +150,12 @@ class MetricsLogger:
         self.close()
 
 
-# Share of the spread in a window below which a trend is stable.
-_STABLE = 0.5
-
-
 class MetricsCollector:
     """Keeps the numbers of the last ``max_history`` moments; safe for threads."""
 
     def __init__(self, max_history: int = 10_000) -> None:
-        if max_history < 1:
-            raise ArgumentError(f"max_history must be at least 1, not {max_history}")
         self.max_history = max_history
+        _checks.whole(self, "max_history")
         self._history: deque[PerformanceMetrics] = deque(maxlen=max_history)
         self._total = 0
         self._lock = threading.Lock()
@@ -191,7 +181,7 @@ class MetricsCollector:
         values = values[np.isfinite(values)]
         if not values.size:
             return {}
-        return {**_summary(values), "median": float(np.median(values)), "count": int(values.size)}
+        return _summary(values, median=float(np.median(values)), count=int(values.size))
 
     def get_all_metrics_summary(self, window_size: int = 100) -> dict[str, dict[str, float]]:
         """Summarize every number."""
@@ -202,7 +192,7 @@ class MetricsCollector:
         """Fit a line through a window: ``trend_slope`` per moment, ``trend_direction``, values.
 
         The direction is ``"increasing"`` or ``"decreasing"`` if the line rises or falls by more
-        than half of what the values vary around it, and else ``"stable"``. It does not depend on
+        than the deviation of the values around it, and else ``"stable"``. It does not depend on
         the number's unit. {} before there is a whole window.
         """
         if window_size < 2:
@@ -213,13 +203,14 @@ class MetricsCollector:
         at = np.arange(values.size) - (values.size - 1) / 2
         slope = float(at @ values / (at @ at))
         rest = values - values.mean() - slope * at
-        rise = abs(slope) * (values.size - 1)
         # Rounding is no trend.
-        least = max(2 * _STABLE * float(rest.std()), 1e-12 * float(np.abs(values).max()))
-        direction = "stable" if rise <= least else "increasing" if slope > 0 else "decreasing"
+        least = max(float(rest.std()), 1e-12 * float(np.abs(values).max()))
+        is_stable = abs(slope) * (values.size - 1) <= least
         return {
             "trend_slope": slope,
-            "trend_direction": direction,
+            "trend_direction": (
+                "stable" if is_stable else "increasing" if slope > 0 else "decreasing"
+            ),
             "recent_values": values.tolist(),
             "window_size": window_size,
         }
@@ -229,7 +220,7 @@ class MetricsCollector:
         data = {
             "timestamp": time.time(),
             "total_metrics": self._total,
-            "metrics_history": [_measured(one) for one in self.metrics_history],
+            "metrics_history": [_plain(one) for one in self.metrics_history],
             "metric_summaries": self.get_all_metrics_summary(),
         }
         _write(filepath, data)
@@ -241,13 +232,8 @@ class MetricsCollector:
             raise ArgumentError(f"window_size must be at least 1, not {window}")
         with self._lock:
             # From the end of the deque: its middle is slow to reach.
-            last = [one for one, _ in zip(reversed(self._history), range(window), strict=False)]
-        known = [getattr(one, name) for one in reversed(last) if name in one.measured]
-        return np.array(known, np.float64)
-
-
-NAMES = ("cpu_usage", "memory_usage", "gpu_usage", "gpu_memory")
-_LONGEST = 1000
+            last = list(islice(reversed(self._history), window))[::-1]
+        return np.array([getattr(one, name) for one in last if name in one.measured], np.float64)
 
 
 class SystemMonitor:
@@ -257,90 +243,66 @@ class SystemMonitor:
     """
 
     def __init__(self, monitoring_interval: float = 1.0) -> None:
-        if not monitoring_interval > 0:
-            raise ArgumentError(f"monitoring_interval must be above 0, not {monitoring_interval}")
         self.monitoring_interval = monitoring_interval
-        self._history: deque[dict[str, float]] = deque(maxlen=_LONGEST)
-        self._thread: threading.Thread | None = None
-        self._end = threading.Event()
+        _checks.number(self, "monitoring_interval", above=0)
+        self._history: deque[dict[str, float]] = deque(maxlen=1000)
+        self._running: tuple[threading.Thread, threading.Event] | None = None
         self._lock = threading.Lock()
 
     @property
     def monitoring_active(self) -> bool:
         """Whether the thread runs."""
-        return self._thread is not None
+        return self._running is not None
 
     def start_monitoring(self) -> None:
         """Start the thread, if it does not run."""
         with self._lock:
-            if self._thread is not None:
-                return
-            # One for each thread: clearing that of a thread that is about to end would keep it
-            # alive.
-            self._end = threading.Event()
-            self._thread = threading.Thread(
-                target=self._look, args=(self._end,), name="echoic-system-monitor", daemon=True
-            )
-            self._thread.start()
+            if self._running is None:
+                end = threading.Event()
+                name = "echoic-system-monitor"
+                thread = threading.Thread(target=self._look, args=(end,), name=name, daemon=True)
+                self._running = thread, end
+                thread.start()
 
     def stop_monitoring(self) -> None:
         """Stop the thread, and wait for its end."""
         with self._lock:
-            thread, self._thread = self._thread, None
-            self._end.set()
-        if thread is not None:
-            thread.join()
+            running, self._running = self._running, None
+        if running is not None:
+            running[1].set()
+            running[0].join()
 
     def get_current_metrics(self) -> dict[str, float]:
         """Return the last reading; read now if there is none."""
         if not self._history:
-            self._history.append(self._read())
+            self._history.append(_read())
         return dict(self._history[-1])
 
     def get_metrics_summary(self, window_size: int = 100) -> dict[str, dict[str, float]]:
         """Summarize each number over a window: mean, deviation, extremes and the last."""
         seen = list(self._history)[-window_size:]
-        columns = {name: np.array([one[name] for one in seen]) for name in NAMES if seen}
-        return {
-            name: {**_summary(values), "current": float(values[-1])}
-            for name, values in columns.items()
-        }
+        columns = {name: np.array([one[name] for one in seen]) for name in _SYSTEM if seen}
+        return {name: _summary(each, current=float(each[-1])) for name, each in columns.items()}
 
     def _look(self, end: threading.Event) -> None:
-        while True:
-            self._history.append(self._read())
-            if end.wait(self.monitoring_interval):
-                return
-
-    def _read(self) -> dict[str, float]:
-        gpu_usage, gpu_memory = _accelerator()
-        return {
-            "cpu_usage": psutil.cpu_percent(),
-            "memory_usage": psutil.virtual_memory().percent,
-            "gpu_usage": gpu_usage,
-            "gpu_memory": gpu_memory,
-        }
+        self._history.append(_read())
+        while not end.wait(self.monitoring_interval):
+            self._history.append(_read())
 
 
-def _accelerator() -> tuple[float, float]:
-    torch: Any = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
-    # Reading must not initialize it.
-    if cuda is None or not cuda.is_available() or not cuda.is_initialized():
-        return 0.0, 0.0
-    # The driver's library raises its own errors, and needs a package of its vendor.
+def _read() -> dict[str, float]:
+    """Return the machine's usage in percent."""
     usage = memory = 0.0
-    with contextlib.suppress(Exception):
-        free, total = cuda.mem_get_info()
-        memory = 100.0 * (1 - free / total)
-    with contextlib.suppress(Exception):
-        usage = float(cuda.utilization())
-    return usage, memory
-
-
-_log = logging.getLogger("echoic.agents.monitoring")
-_GIVEN = {"timestamp", "step", "episode", "total_time", *NAMES}
-_SHOWN = ("total_reward", "success_rate", "policy_loss", "tokens_per_second", "cpu_usage")
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    # Reading must not initialize it.
+    if cuda is not None and cuda.is_available() and cuda.is_initialized():
+        # The driver's library raises its own errors, and needs a package of its vendor.
+        with contextlib.suppress(Exception):
+            free, total = cuda.mem_get_info()
+            memory = 100.0 * (1 - free / total)
+            usage = float(cuda.utilization())
+    numbers = psutil.cpu_percent(), psutil.virtual_memory().percent, usage, memory
+    return dict(zip(_SYSTEM, numbers, strict=True))
 
 
 class PerformanceMonitor:
@@ -356,12 +318,11 @@ class PerformanceMonitor:
         server: A server in this process that shows the latest numbers with its own: to
             Prometheus, ``echoic top``, the dashboard and ``Connection.server_stats``.
 
-    Example:
-        >>> from echoic.agents.monitoring import PerformanceMonitor
-        >>> with PerformanceMonitor() as monitor:
-        ...     monitor.log_metrics(100, 5, {"success_rate": 0.4}, {"tokens_per_second": 900.0})
-        >>> monitor.get_performance_report()["latest"]["success_rate"]
-        0.4
+    >>> from echoic.agents.monitoring import PerformanceMonitor
+    >>> with PerformanceMonitor() as monitor:
+    ...     monitor.log_metrics(100, 5, {"success_rate": 0.4}, {"tokens_per_second": 900.0})
+    >>> monitor.get_performance_report()["latest"]["success_rate"]
+    0.4
     """
 
     def __init__(
@@ -376,10 +337,8 @@ class PerformanceMonitor:
         self.system_monitor = system_monitor or SystemMonitor()
         self.log_interval = log_interval
         self._server = server
-        self._began = time.monotonic()
-        self._logged = self._began
+        self._began = self._logged = time.monotonic()
         self._callbacks: list[Callable[[PerformanceMetrics], None]] = []
-        self._lock = threading.Lock()
 
     def start_monitoring(self) -> None:
         """Start the system monitor, and count time from now."""
@@ -389,9 +348,7 @@ class PerformanceMonitor:
     def stop_monitoring(self) -> None:
         """Stop the system monitor, and remove the numbers from the server."""
         self.system_monitor.stop_monitoring()
-        if self._server is not None and not self._server.closed:
-            for name in METRIC_NAMES:
-                self._server.set_gauge(name, None)
+        self._show(dict.fromkeys(METRIC_NAMES))
 
     def log_metrics(
         self,
@@ -409,33 +366,23 @@ class PerformanceMonitor:
                 values that are no numbers, are left out.
             echo_rl_metrics: More of them, which override the former.
         """
-        given = {**training_metrics, **(echo_rl_metrics or {})}
-        numbers = {name: _number(given.get(name)) for name in METRIC_NAMES if name not in _GIVEN}
-        known = {name: number for name, number in numbers.items() if number is not None}
-        seen = self.system_monitor.get_current_metrics()
         now = time.monotonic()
-        metrics = PerformanceMetrics(
-            timestamp=time.time(),
-            step=int(step),
-            episode=int(episode),
-            total_time=now - self._began,
-            **seen,
-            **known,
-        )
+        known: dict[str, Any] = {}
+        for name, value in {**training_metrics, **(echo_rl_metrics or {})}.items():
+            with contextlib.suppress(TypeError, ValueError, RuntimeError):
+                if name in METRIC_NAMES:
+                    known[name] = float(value)
+        known |= self.system_monitor.get_current_metrics()
+        known |= {"timestamp": time.time(), "step": int(step), "episode": int(episode)}
+        metrics = PerformanceMetrics(**{**known, "total_time": now - self._began})
         self.metrics_collector.collect_metrics(metrics)
-        if self._server is not None and not self._server.closed:
-            for name in metrics.measured:
-                self._server.set_gauge(name, float(getattr(metrics, name)))
-        with self._lock:
-            due = now - self._logged >= self.log_interval
-            if due:
-                self._logged = now
-            callbacks = tuple(self._callbacks)
-        if due:
-            shown = (name for name in _SHOWN if name in metrics.measured)
-            text = ", ".join(f"{name} {getattr(metrics, name):.4g}" for name in shown)
+        numbers = {name: float(getattr(metrics, name)) for name in metrics.measured}
+        self._show(numbers)
+        if now - self._logged >= self.log_interval:
+            self._logged = now
+            text = ", ".join(f"{name} {numbers[name]:.4g}" for name in _SHOWN if name in numbers)
             _log.info("step %d, episode %d: %s", step, episode, text)
-        for callback in callbacks:
+        for callback in tuple(self._callbacks):
             try:
                 callback(metrics)
             except Exception:  # a picture that can't be drawn must not end a training run
@@ -443,34 +390,35 @@ class PerformanceMonitor:
 
     def add_performance_callback(self, callback: Callable[[PerformanceMetrics], None]) -> None:
         """Call a function with the numbers of each moment; its errors are logged."""
-        with self._lock:
-            self._callbacks.append(callback)
+        self._callbacks.append(callback)
 
     def get_performance_report(self) -> dict[str, Any]:
         """Return the latest numbers, summaries and trends, ready for JSON."""
-        collector = self.metrics_collector
-        history = collector.metrics_history
+        collector, history = self.metrics_collector, self.metrics_collector.metrics_history
         window = min(len(history), 100)
-        kept = ("trend_slope", "trend_direction", "window_size")
-        found = (
-            {name: collector.get_trend_analysis(name, window) for name in METRIC_NAMES}
-            if window > 1
-            else {}
-        )
+        trends = {}
+        for name in METRIC_NAMES if window > 1 else ():
+            trend = collector.get_trend_analysis(name, window)
+            if trend:
+                del trend["recent_values"]
+                trends[name] = trend
         return {
             "total_time": time.monotonic() - self._began,
             "moments": len(history),
-            "latest": _measured(history[-1]) if history else {},
+            "latest": _plain(history[-1]) if history else {},
             "metrics": collector.get_all_metrics_summary(),
             "system": self.system_monitor.get_metrics_summary(),
-            "trends": {
-                name: {key: trend[key] for key in kept} for name, trend in found.items() if trend
-            },
+            "trends": trends,
         }
 
     def export_performance_data(self, filepath: str | os.PathLike[str]) -> None:
         """Write the report as JSON."""
         _write(filepath, self.get_performance_report())
+
+    def _show(self, numbers: Mapping[str, float | None]) -> None:
+        if self._server is not None and not self._server.closed:
+            for name, number in numbers.items():
+                self._server.set_gauge(name, number)
 
     def __enter__(self) -> Self:
         self.start_monitoring()
@@ -478,10 +426,3 @@ class PerformanceMonitor:
 
     def __exit__(self, *_: object) -> None:
         self.stop_monitoring()
-
-
-def _number(value: Any) -> float | None:
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError):
-        return None

@@ -99,7 +99,7 @@ async def watch_training(
                 if getattr(metrics, name)
             }
             monitor.log_metrics(metrics.total_timesteps, metrics.total_episodes, latest)
-            history = metrics.evaluation_history
+            history = metrics.history
             for step, rate, reward in list(
                 zip(history["step"], history["success_rate"], history["avg_reward"], strict=False)
             )[reported:]:

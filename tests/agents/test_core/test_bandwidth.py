@@ -76,7 +76,7 @@ def test_fields_and_their_defaults() -> None:
     ],
 )
 def test_a_setting_out_of_range_is_refused(name: str, value: float) -> None:
-    with pytest.raises(ArgumentError, match=f"`{name}`"):
+    with pytest.raises(ArgumentError, match=name):
         BandwidthConfig(**{name: value})  # type: ignore[arg-type]
 
 

@@ -66,19 +66,6 @@ def test_what_was_never_measured_is_no_zero(tmp_path):
     assert ("policy_loss" in first, "policy_loss" in second) == (False, True)
 
 
-def test_a_monitor_of_the_machine_that_begins_anew_leaves_no_thread():
-    system = SystemMonitor(monitoring_interval=60.0)
-    system.start_monitoring()
-    first = system._thread
-    with system._lock:
-        system._thread = None
-        system._end.set()
-    system.start_monitoring()
-    first.join(5.0)
-    assert not first.is_alive()
-    system.stop_monitoring()
-
-
 def test_history_is_bounded_and_summaries_are_of_late():
     collector = collected(range(50), max_history=20)
     assert [one.step for one in collector.metrics_history] == list(range(30, 50))
@@ -150,6 +137,9 @@ def test_the_machine_is_looked_at_until_it_is_stopped():
     monitor.stop_monitoring()
     assert "echoic-system-monitor" not in threads()
     assert not monitor.monitoring_active
+    monitor.start_monitoring()
+    assert monitor.monitoring_active
+    monitor.stop_monitoring()
     summary = monitor.get_metrics_summary()
     assert 0 <= summary["cpu_usage"]["min"] <= summary["cpu_usage"]["max"] <= 100
     assert 0 < summary["memory_usage"]["current"] < 100

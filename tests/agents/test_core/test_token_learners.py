@@ -522,10 +522,10 @@ def test_gradient_that_is_no_number_is_an_error_before_the_step() -> None:
 
 def test_long_gradients_are_shortened() -> None:
     def step(longest: float | None) -> float:
-        learner = GRPOLearner(tiny_llama(), GRPOConfig(max_grad_norm=longest), device="cpu")
+        config = GRPOConfig(max_grad_norm=longest, learning_rate=1.0)
+        learner = GRPOLearner(tiny_llama(), config, device="cpu")
         sgd = torch.optim.SGD(learner.policy.parameters(), lr=1.0)
         learner.optimizer, before = sgd, parameters(learner)
-        learner.config = dataclasses.replace(learner.config, learning_rate=1.0)
         norm = learner.update(rollouts(learner.policy))["grad_norm"]
         moved = [(one - before[name]).square().sum() for name, one in parameters(learner).items()]
         assert float(sum(moved)) ** 0.5 == pytest.approx(min(norm, longest or norm), rel=1e-3)
@@ -835,7 +835,7 @@ def test_cuda_learns_what_the_cpu_learns() -> None:
 # LoRA.
 
 
-def test_adapters_alone_are_learned_and_merge_to_the_same_logits() -> None:
+def test_adapters_alone_are_learned_and_merge_to_the_same_logits(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     learner = GRPOLearner(
         tiny_llama(), GRPOConfig(learning_rate=1e-2, lora=LoRAConfig(rank=2)), device="cpu"
@@ -856,7 +856,12 @@ def test_adapters_alone_are_learned_and_merge_to_the_same_logits() -> None:
         learned = learner.policy(ids).logits
         assert (learned - plain(ids).logits).abs().max() > 1e-3
         plain.load_state_dict(learner.weights())
-        assert torch.allclose(plain(ids).logits, learned, atol=1e-5)
+        # As a trainer exports it.
+        base = learner.policy.get_base_model()
+        base.save_pretrained(tmp_path, state_dict=learner.weights())
+        exported = transformers.LlamaForCausalLM.from_pretrained(tmp_path)
+        for merged in (plain, exported):
+            assert torch.allclose(merged(ids).logits, learned, atol=1e-5)
 
 
 def test_reference_of_adapters_is_the_model_without_them() -> None:

@@ -163,7 +163,7 @@ class Trainer:
         self.metrics = types.SimpleNamespace(
             total_timesteps=0,
             total_episodes=0,
-            evaluation_history={"step": [], "success_rate": [], "avg_reward": []},
+            history={"step": [], "success_rate": [], "avg_reward": []},
             **{name: [] for name in runs._NUMBERS},
         )
 
@@ -176,7 +176,7 @@ class Trainer:
             self.metrics.policy_losses.append(1.0 / (step + 1))
             await asyncio.sleep(0.02)
         for name, value in (("step", 20), ("success_rate", 0.5), ("avg_reward", 1.0)):
-            self.metrics.evaluation_history[name].append(value)
+            self.metrics.history[name].append(value)
         return self.metrics
 
 

@@ -53,6 +53,8 @@ def test_a_run_of_the_documentation_can_be_described():
             {"latent_dim": 64, "planning_config": PlanningConfig()},
             "both the numbers of a plan: got 64 and 512",
         ),
+        ({"backbone": "gpt-4o"}, "'gpt-4o' can't be trained: expected \"mlp\""),
+        ({"backbone": "local:"}, "'local:' can't be trained"),
         ({"env_config": {"state_encoding_dim": 64}}, "says state_encoding_dim=64, and state_dim"),
         ({"env_config": {"action_space_size": 7}}, "says action_space_size=7, and action_dim is"),
     ],
@@ -60,6 +62,12 @@ def test_a_run_of_the_documentation_can_be_described():
 def test_settings_that_make_no_sense_are_refused(changes, message):
     with pytest.raises(ArgumentError, match=message):
         TrainingConfig(**changes)
+
+
+def test_a_backbone_is_the_policy_of_vectors_or_a_model_that_is_here(tmp_path):
+    assert not TrainingConfig().trains_language_model
+    assert TrainingConfig(backbone="local:SmolLM2-135M").trains_language_model
+    assert TrainingConfig(backbone=str(tmp_path)).trains_language_model
 
 
 def test_settings_go_through_json(run):

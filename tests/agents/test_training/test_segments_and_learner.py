@@ -8,7 +8,7 @@ import pytest
 import torch
 from echoic.agents.training.acting import published
 from echoic.agents.training.actors import ActorGroup
-from echoic.agents.training.learner import learner_of
+from echoic.agents.training.learner import VectorLearner
 from echoic.agents.training.segments import batch_of, example_of
 from echoic.primitives import compute_vtrace
 from learner_tensors import tensors
@@ -16,11 +16,11 @@ from learner_tensors import tensors
 
 class Published:
     def __init__(self, learner, version=0):
-        self.tree, self.version = published(learner.networks), version
+        self.tree, self.version = published(learner), version
 
 
 def acted(config, rounds=4):
-    learner = learner_of(config, 0)
+    learner = VectorLearner(config, 0)
     group = ActorGroup(config, range(config.num_actors), 0)
     group.load(Published(learner))
     columns = [group.collect() for _ in range(rounds)]
@@ -35,7 +35,7 @@ def test_windows_of_segments_are_those_that_were_acted_on(run, history):
     learner, rounds = acted(config, rounds=6)
     for columns in rounds:
         batch = batch_of(columns, config)
-        steps, _ = learner.steps_of(batch)
+        steps = learner.steps_of(batch)
         with torch.no_grad():
             log_probs, _ = learner._look(steps)
         torch.testing.assert_close(log_probs, steps.log_probs, atol=1e-5, rtol=0)
@@ -62,8 +62,8 @@ def test_one_step_of_impala_is_along_the_gradient_of_vtrace(run):
         for one in learner.policy_network.parameters():
             one.add_(0.05 * torch.sin(torch.arange(one.numel()).float()).view_as(one))
     policy, value = copy.deepcopy((learner.policy_network, learner.value_network))
-    plans = torch.zeros_like(batch.plans)
-    logits = policy(batch.states, plans).masked_fill(~batch.allowed, -1e9).log_softmax(-1)
+    plans = torch.zeros_like(batch.latent_plans)
+    logits = policy(batch.states, plans).masked_fill(~batch.action_masks, -1e9).log_softmax(-1)
     chosen = logits.gather(-1, batch.actions[..., None])[..., 0]
     values, following = value(batch.states, plans), value(batch.next_states, plans).detach()
     assert abs(float((chosen - batch.log_probs).detach().exp().mean()) - 1.0) > 1e-3
@@ -136,7 +136,7 @@ def test_nothing_is_traced_back_from_a_step_that_broke(run, algorithm):
 
 def test_replayed_steps_are_corrected_for_who_acted(run):
     config = run(use_plans=False, num_learners=1)
-    learner = learner_of(config, 0)
+    learner = VectorLearner(config, 0)
     states = np.eye(6, dtype=np.float32)
     plan = np.zeros((6, 1), np.float32)
     action = np.array([[i % 2, 1, 1] for i in range(6)], np.int16)

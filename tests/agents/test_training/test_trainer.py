@@ -13,16 +13,17 @@ import tmaze_environment
 import torch
 from echoic.agents.environments import make_environment
 from echoic.agents.episodes import run_episode
+from echoic.agents.llm import trainer as llm_trainer
 from echoic.agents.training import EchoRLTrainer, TrainingMetrics
 from echoic.agents.training.actors import HELD_OUT, episode_seed
-from echoic.errors import CheckpointError, ClosedError, CollectorError
+from echoic.errors import ArgumentError, CheckpointError, ClosedError, CollectorError
 from learner_tensors import tensors
 
 
 def train(config, **options):
     with EchoRLTrainer(config, **options) as trainer:
         metrics = asyncio.run(trainer.train())
-        return metrics, tensors(trainer._parts.learner), trainer.policy()
+        return metrics, tensors(trainer._run.learner), trainer.policy()
 
 
 def test_a_plan_learns_what_needs_a_memory_and_the_same_networks_without_one_do_not(run):
@@ -62,7 +63,7 @@ def test_all_that_is_measured_is_there_and_can_be_written(run):
         assert all(math.isfinite(value) for value in values), name
     assert metrics.kv_cache_hit_rates == [0.0] * updates
     assert min(metrics.memory_usage) > 10
-    history = metrics.evaluation_history
+    history = metrics.history
     assert history["step"] == [256, 512]
     assert [len(one) for one in history["successes"]] == [16, 16]
     assert metrics.evaluation_results == {name: values[1] for name, values in history.items()}
@@ -211,9 +212,43 @@ def test_efficiency_is_of_what_the_environment_paid(run):
     assert first == second
 
 
+def test_a_language_model_is_trained_by_its_own_trainer(run, monkeypatch, tmp_path):
+    calls = []
+
+    class Stub:
+        def __init__(self, config, metrics, *, resume):
+            self.metrics, self.resume_from = metrics, resume
+            calls.append(config.backbone)
+
+        async def train(self):
+            self.metrics.history["success_rate"].append(0.5)
+
+        def save(self, path):
+            calls.append("save")
+            return path
+
+        def policy(self, *, greedy):
+            return f"greedy={greedy}"
+
+        def resume(self, path):
+            return 7
+
+        def close(self):
+            calls.append("close")
+
+    monkeypatch.setattr(llm_trainer, "agent_trainer", Stub, raising=False)
+    with EchoRLTrainer(run(backbone="local:tiny"), resume=True) as trainer:
+        assert trainer.resume() == 7
+        assert asyncio.run(trainer.train()).evaluation_results == {"success_rate": 0.5}
+        assert (trainer.policy(), trainer.save(tmp_path)) == ("greedy=False", tmp_path)
+    assert calls == ["local:tiny", "save", "close"]
+    with pytest.raises(ArgumentError, match='for backbone="mlp" only'):
+        EchoRLTrainer(run(backbone="local:tiny"), judge=lambda _: 0.0)
+
+
 def test_an_evaluation_leaves_out_what_broke(run):
     tmaze_environment.Fragile.steps = 0
     metrics, _, _ = train(run(env_name="test-fragile", evaluation_frequency=128))
-    played = [len(one) for one in metrics.evaluation_history["successes"]]
+    played = [len(one) for one in metrics.history["successes"]]
     assert len(played) == 4
     assert min(played) > 8

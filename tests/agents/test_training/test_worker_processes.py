@@ -3,11 +3,14 @@
 import asyncio
 import os
 
+import echoic
 import pytest
 import tiers
 from echoic.agents.training import EchoRLTrainer
+from echoic.agents.training.segments import example_of
 from echoic.agents.training.workers import ProcessWorkers
 from echoic.errors import CollectorError
+from echoic.weights import WeightStore
 
 
 # Five processes import torch, or seven, which takes half a minute of a processor.
@@ -25,7 +28,7 @@ def test_a_run_outlives_its_actors(run, tmp_path, monkeypatch):
     )
     with EchoRLTrainer(config) as trainer:
         metrics = asyncio.run(trainer.train())
-        pids = [one.pid for one in trainer._parts.workers.processes.members]
+        pids = [one.pid for one in trainer._run.workers.processes.members]
     # The environment of one has killed its process, in the middle of a segment.
     assert not mark.exists()
     assert metrics.total_timesteps >= 1024
@@ -53,9 +56,10 @@ def test_an_environment_that_hangs_is_killed_and_the_run_goes_on(run, tmp_path, 
     )
     with EchoRLTrainer(config) as trainer:
         metrics = asyncio.run(trainer.train())
-        workers, evaluator = trainer._parts.workers, trainer._parts.evaluator
+        workers, evaluator = trainer._run.workers, trainer._run.evaluator
         environments = [actor.environment for actor in workers.groups[0]._actors]
-        pids = [one.worker_pid for one in (*environments, *evaluator._environments)]
+        environments += [seat.environment for seat in evaluator._seats]
+        pids = [one.worker_pid for one in environments]
     assert not mark.exists()
     # The step that hung is lost, and no other.
     assert metrics.total_timesteps == 64
@@ -68,9 +72,10 @@ def test_an_environment_that_hangs_is_killed_and_the_run_goes_on(run, tmp_path, 
 
 
 @tiers.turn(1, of=2)
-def test_workers_that_can_not_work_end_the_run_with_their_last_words(run, tmp_path):
+def test_workers_that_can_not_work_end_the_run_with_their_last_words(run):
     config = run(worker_imports=("no_such_module",), num_workers=1, max_restarts=0)
-    workers = ProcessWorkers(config, 0, "", tmp_path)
+    table = echoic.Table.queue("segments", example_of(config), capacity=8)
+    workers = ProcessWorkers(config, 0, 0, table, WeightStore())
     workers.start()
     try:
         assert workers.processes.members[0].wait(120)

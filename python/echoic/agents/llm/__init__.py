@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from echoic.agents.llm.batcher import *
     from echoic.agents.llm.cache import *
     from echoic.agents.llm.config import *
+    from echoic.agents.llm.conversation import *
     from echoic.agents.llm.engine import *
     from echoic.agents.llm.learner import *
     from echoic.agents.llm.lora import *
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from echoic.agents.llm.requests import *
     from echoic.agents.llm.routing import *
     from echoic.agents.llm.scheduler import *
+    from echoic.agents.llm.soft_prefix import *
+    from echoic.agents.llm.tasks import *
     from echoic.agents.llm.trainer import *
 
 _MODULES = {
@@ -33,6 +36,7 @@ _MODULES = {
     "batcher": "Batcher",
     "cache": "KVCacheManager PagePool",
     "config": "ExecutionConfig",
+    "conversation": "Answer Conversation TurnCounts",
     "engine": "AsyncExecutionEngine",
     "learner": "GRPOConfig GRPOLearner PPOTokenConfig PPOTokenLearner RLOOConfig RLOOLearner "
     "TokenLearner TokenLearnerConfig",
@@ -44,6 +48,8 @@ _MODULES = {
     "requests": "RolloutRequest RolloutResult RolloutToken SamplingParams",
     "routing": "PrefixRouter RemoteConfig",
     "scheduler": "LatencyScheduler",
-    "trainer": "Answer LLMConfig LLMTrainer",
+    "soft_prefix": "PlanPrefix TurnPlans",
+    "tasks": "Outcome PromptTask Task make_task register_task task_names",
+    "trainer": "LLMConfig LLMTrainer",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _MODULES)

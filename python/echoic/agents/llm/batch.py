@@ -40,7 +40,12 @@ _OF_TOKENS: dict[str, Any] = {
     "lags": np.int64,
     "token_rewards": np.float64,
 }
-_OTHERS: dict[str, Any] = {"offsets": np.int64, "rewards": np.float64, "group_offsets": np.int64}
+_OTHERS: dict[str, Any] = {
+    "offsets": np.int64,
+    "rewards": np.float64,
+    "group_offsets": np.int64,
+    "importance": np.float64,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,18 +79,23 @@ class TokenBatch:
     lags: Array
     #: Reward at each token, (tokens,); ``None``: an item's is at the last token that was drawn.
     token_rewards: Array | None = None
+    #: What the soft prefixes of each item were made of: ``TurnPlans.rows``, or ``None``.
+    plans: tuple[Array | None, ...] | None = None
+    #: How much each item counts, (items,); ``None``: 1.
+    importance: Array | None = None
 
     def __post_init__(self) -> None:
         """Cast arrays to the dtypes that a learner needs, and check that they fit each other."""
-        for name, dtype in (_OTHERS | _OF_TOKENS).items():
+        for name, dtype in (_OF_TOKENS | _OTHERS).items():
             if (given := getattr(self, name)) is not None:
                 array = np.array(given, dtype)
                 if array.ndim != 1:
                     raise ArgumentError(f"{name} has one axis, got the shape {array.shape}")
                 object.__setattr__(self, name, array)
         ends = {name: _end(name, getattr(self, name)) for name in ("offsets", "group_offsets")}
-        for name in (*_OF_TOKENS, "rewards"):
-            size = len(self) if name == "rewards" else ends["offsets"]
+        of_items = ("rewards", "importance", "plans")
+        for name in (*_OF_TOKENS, *of_items):
+            size = len(self) if name in of_items else ends["offsets"]
             if (array := getattr(self, name)) is not None and len(array) != size:
                 raise ArgumentError(
                     f"expected {size} values of {name}, as offsets say, got {len(array)}"
@@ -133,6 +143,7 @@ class TokenBatch:
             batch.starts - batch.offsets[:-1], batch.lengths
         )
         each = batch[rewards].reshape(-1)[cells] if rewards in batch.columns else None
+        plans: tuple[Any, ...] = tuple(batch.blobs(i).get("plans") for i in range(len(batch)))
         return cls(
             tokens=batch[tokens].reshape(-1)[cells],
             logprobs=batch[logprobs].reshape(-1)[cells],
@@ -142,6 +153,7 @@ class TokenBatch:
             group_offsets=offsets_of(batch.group_sizes),
             lags=batch.target - batch.versions.reshape(-1)[cells],
             token_rewards=each,
+            plans=None if all(one is None for one in plans) else plans,
         )
 
     @classmethod
@@ -155,6 +167,7 @@ class TokenBatch:
         rewards: ArrayLike | None = None,
         token_rewards: Sequence[ArrayLike] | None = None,
         lags: Sequence[ArrayLike] | None = None,
+        plans: Sequence[Array | None] | None = None,
     ) -> TokenBatch:
         """Put items together, each with a value for each of its tokens.
 
@@ -166,6 +179,7 @@ class TokenBatch:
             rewards: What each item earned; or else
             token_rewards: what each of its tokens earned.
             lags: By how many versions each token's policy was behind; none by default.
+            plans: What the soft prefixes of each item were made of.
         """
         if (rewards is None) == (token_rewards is None):
             raise ArgumentError("expected either rewards or token_rewards")
@@ -186,7 +200,12 @@ class TokenBatch:
             found[name] = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
         found["mask"] = found["mask"] != 0
         found["rewards"] = _sums(found["token_rewards"], lengths) if rewards is None else rewards
-        return cls(**found, offsets=offsets_of(lengths), group_offsets=offsets_of(group_sizes))
+        return cls(
+            **found,
+            offsets=offsets_of(lengths),
+            group_offsets=offsets_of(group_sizes),
+            plans=None if plans is None else tuple(plans),
+        )
 
     def __len__(self) -> int:
         """Return the number of items."""

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from echoic.agents.llm.loss import MicroBatch
+    from echoic.agents.llm.soft_prefix import PlanPrefix
 
     Array = np.ndarray[Any, Any]
 
@@ -280,9 +281,12 @@ class TokenLearner(ABC):
         groups = [[one for one in self.policy.parameters() if one.requires_grad]]
         if not groups[0]:
             raise ArgumentError("no parameter of the policy requires a gradient")
+        # Of the groups of parameters, when the schedule is at its height.
+        self._rates = [self.config.learning_rate]
         if self.value_head is not None:
             self.ranks.place(self.value_head)
             groups.append(list(self.value_head.parameters()))
+            self._rates.append(self.config.value_learning_rate)
         self._masters = MasterWeights([one for group in groups for one in group])
         masters = iter(self._masters.parameters)
         self.optimizer = torch.optim.AdamW(
@@ -291,10 +295,24 @@ class TokenLearner(ABC):
             betas=self.config.betas,
             weight_decay=self.config.weight_decay,
         )
+        #: The soft prefix that learns with the policy; see :meth:`attach`.
+        self.plans: PlanPrefix | None = None
         #: Batches that were learned from.
         self.updates = 0
         #: Steps of the optimizer: one in each epoch of an update.
         self.steps = 0
+
+    def attach(self, plans: PlanPrefix) -> None:
+        """Let a soft prefix learn with the policy, at a learning rate of its own.
+
+        Raises:
+            ArgumentError: If there is one already, or several ranks learn.
+        """
+        if self.plans is not None or self.config.distributed is not None:
+            raise ArgumentError("a learner in one process takes one soft prefix, before it learns")
+        self.plans = plans.to(self.device)
+        self.optimizer.add_param_group({"params": list(plans.parameters())})
+        self._rates.append(plans.config.learning_rate)
 
     def _make_reference(self, given: Any) -> Any:
         """Return the reference model; None without one, or if it is the policy without adapters."""
@@ -356,6 +374,13 @@ class TokenLearner(ABC):
             FloatingPointError: If the gradient is not finite. That step was not taken.
         """
         found = TokenBatch.from_rollouts(batch) if isinstance(batch, RolloutBatch) else batch
+        if self.plans is None:
+            return self._update(found)
+        models = [self.policy, *([self._reference] if self._reference is not None else [])]
+        with self.plans.bound(found, *models) as bound:
+            return self._update(bound)
+
+    def _update(self, found: TokenBatch) -> dict[str, float]:
         learned = self._learned(found)
         tokens, drawn, items, reward = self.ranks.sum(
             learned.sum(), found.mask.sum(), len(found), found.rewards.sum()
@@ -429,6 +454,8 @@ class TokenLearner(ABC):
         arrays["weights"] = token_weights(
             batch, learned, config.aggregation, config.fixed_length, self.ranks.sum
         )
+        if batch.importance is not None:
+            arrays["weights"] *= batch.importance[batch.items]
         tensors |= {name: put(one, np.float32, self.device) for name, one in arrays.items()}
         return _Work(parts, tokens, tensors), metrics
 
@@ -469,8 +496,10 @@ class TokenLearner(ABC):
         found["clip_fraction"] = found["clip_low_fraction"] + found["clip_high_fraction"]
         found["effective_samples"] = total**2 / square / count
         low, found["ratio_max"] = self.ranks.reduce(reach, largest=True).tolist()
-        found |= {"ratio_min": -low, "learning_rate": self._rate()}
-        return {**found, "grad_norm": self._step(), "stepped": 1.0}
+        found |= {"ratio_min": -low, "learning_rate": self._rate(), "grad_norm": self._step()}
+        if self.plans is not None:
+            found["plan_divergence"] = self.plans.after_step()
+        return {**found, "stepped": 1.0}
 
     def _loss(
         self, work: _Work, part: MicroBatch, *, is_first: bool
@@ -525,19 +554,19 @@ class TokenLearner(ABC):
 
     def _step(self) -> float:
         longest = math.inf if self.config.max_grad_norm is None else self.config.max_grad_norm
-        rate = self._rate()
-        groups = self.optimizer.param_groups
-        groups[0]["lr"] = rate
-        if self.value_head is not None:
-            groups[1]["lr"] = rate / self.config.learning_rate * self.config.value_learning_rate
-        parameters = [one for group in groups for one in group["params"]]
+        share = self._rate() / self.config.learning_rate
+        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = share * rate
         self._masters.follow()
-        self.ranks.add_up(parameters)
-        norm = step(self.optimizer, parameters, longest)
+        self.ranks.add_up(self._stepped_on())
+        norm = step(self.optimizer, self._stepped_on(), longest)
         self._masters.give()
         self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1
         return norm
+
+    def _stepped_on(self) -> list[Tensor]:
+        return [one for group in self.optimizer.param_groups for one in group["params"]]
 
     def _rate(self) -> float:
         return self.config.rate(self.steps)
@@ -599,9 +628,10 @@ class TokenLearner(ABC):
         with torch.no_grad():
             for name, tensor in mine.items():
                 tensor.copy_(shard(state["policy"][name], tensor))
+        stepped_on = self._stepped_on()
         for index, averages in state["optimizer"]["state"].items():
             for name in ("exp_avg", "exp_avg_sq"):
-                averages[name] = shard(averages[name], self._masters.parameters[index])
+                averages[name] = shard(averages[name], stepped_on[index])
         self.optimizer.load_state_dict(state["optimizer"])
         self.updates, self.steps = state["updates"], state["steps"]
         checkpoint.set_random_state(state["random"])
@@ -617,6 +647,8 @@ class TokenLearner(ABC):
         if self.value_head is not None:
             named |= self.value_head.named_parameters(prefix="value_head")
         trained = {name: one.data for name, one in named.items() if one.requires_grad}
+        if self.plans is not None:
+            trained |= {f"plans.{name}": one for name, one in self.plans.state_dict().items()}
         return trained | {f"float32 {name}": one for name, one in self._masters.copies.items()}
 
     @cached_property

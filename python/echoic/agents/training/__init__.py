@@ -15,16 +15,14 @@ if TYPE_CHECKING:
     from echoic.agents.training.ppo import *
     from echoic.agents.training.records import *
     from echoic.agents.training.rewards import *
-    from echoic.agents.training.steps import *
     from echoic.agents.training.trainer import *
 
 _MODULES = {
     "acting": "TrainedPolicy",
     "config": "TrainingConfig",
-    "ppo": "PPOConfig PPOLearner ValueNetwork",
+    "ppo": "GAECalculator PPOConfig PPOLearner PPOTrainingStep ValueNetwork",
     "records": "TrainingMetrics",
     "rewards": "PreferenceReward RewardModel",
-    "steps": "GAECalculator PPOTrainingStep",
     "trainer": "EchoRLTrainer",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _MODULES)

@@ -12,15 +12,15 @@ import numpy as np
 import torch
 
 from echoic.agents.episodes import Decision
-from echoic.agents.plans.encoder import TrajectoryEncoder
-from echoic.agents.plans.policy import PolicyNetwork
+from echoic.agents.plans import PolicyNetwork, TrajectoryEncoder
 from echoic.agents.training.ppo import masked
-from echoic.agents.training.segments import shown, windows_for
+from echoic.agents.training.segments import windows_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from echoic.agents.training.config import TrainingConfig
+    from echoic.agents.training.learner import VectorLearner
 
 __all__ = ["Acted", "ActingNetworks", "TrainedPolicy", "allowed_of", "published"]
 
@@ -39,22 +39,20 @@ class ActingNetworks:
 
     def __init__(self, config: TrainingConfig) -> None:
         self.config = config
-        plans = config.planning_config
-        self.encoder: Any = None
-        alpha = 0.5
+        plans, encoder = config.planning_config, None
         if config.use_plans:
-            self.encoder = TrajectoryEncoder(config.state_dim, plans, "cpu")
-            alpha = plans.soft_prefix_alpha
+            encoder = TrajectoryEncoder(config.state_dim, plans, "cpu")
+        self.encoder: Any = encoder
+        alpha = plans.soft_prefix_alpha if config.use_plans else 0.5
         sizes = (config.state_dim, config.action_dim, config.plan_dim, plans.hidden_dim)
         self.policy = PolicyNetwork(*sizes, alpha, "cpu")
 
     def load(self, tree: dict[str, Any]) -> None:
         """Load what :func:`published` returned."""
-        for name, module in (("encoder", self.encoder), ("policy", self.policy)):
-            if module is not None:
-                # A publication is read-only, and is copied from.
-                state = {key: torch.from_numpy(array.copy()) for key, array in tree[name].items()}
-                module.load_state_dict(state)
+        for name, arrays in tree.items():
+            # A publication is read-only, and is copied from.
+            state = {key: torch.from_numpy(array.copy()) for key, array in arrays.items()}
+            getattr(self, name).load_state_dict(state)
 
     @torch.no_grad()
     def act(
@@ -75,13 +73,11 @@ class ActingNetworks:
         return Acted(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
     def _act(self, windows: Any, masks: Any, allowed: Any, generator: Any, greedy: bool) -> Acted:
-        noise = torch.zeros(len(windows), self.config.plan_dim)
-        plans = noise
+        plans = noise = torch.zeros(len(windows), self.config.plan_dim)
         if self.encoder is not None:
-            posterior = self.encoder.posterior(windows, masks)
             if not greedy:
                 noise = torch.randn(noise.shape, generator=generator)
-            plans = posterior.at(noise)
+            plans = self.encoder.posterior(windows, masks).at(noise)
         log_probs = masked(self.policy(windows[:, -1], plans), allowed)
         if greedy:
             actions = log_probs.argmax(dim=-1)
@@ -91,16 +87,15 @@ class ActingNetworks:
         return Acted(actions, chosen, plans, noise)
 
 
-def published(networks: Any) -> dict[str, Any]:
+def published(learner: VectorLearner) -> dict[str, Any]:
     """Return the arrays of a learner's networks that actors need, as a tree."""
-    tree = {"policy": _arrays(networks.policy)}
-    if networks.planner is not None:
-        tree["encoder"] = _arrays(networks.planner.encoder)
-    return tree
-
-
-def _arrays(module: Any) -> dict[str, Any]:
-    return {name: one.detach().cpu().numpy() for name, one in module.state_dict().items()}
+    modules: dict[str, Any] = {"policy": learner.policy_network}
+    if learner.planner is not None:
+        modules["encoder"] = learner.planner.encoder
+    return {
+        part: {name: one.detach().cpu().numpy() for name, one in module.state_dict().items()}
+        for part, module in modules.items()
+    }
 
 
 class TrainedPolicy:
@@ -125,12 +120,12 @@ class TrainedPolicy:
 
     async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> Decision:
         """Return the index of a command. Uses no tokens of a language model, and costs nothing."""
-        config = self._networks.config
         state = np.asarray(observation["vector"], np.float32)[None]
-        window, mask = shown(*self._windows.push(state, self._starts), config)
+        seen = self._windows.push(state, self._starts)
         self._starts = np.zeros(1, bool)
-        allowed = torch.from_numpy(allowed_of(info, masked=config.mask_commands))[None]
-        acted = self._networks.act(window, mask, allowed, self._generator, greedy=self._greedy)
+        mask = allowed_of(info, masked=self._networks.config.mask_commands)
+        allowed = torch.from_numpy(mask)[None]
+        acted = self._networks.act(*seen, allowed, self._generator, greedy=self._greedy)
         return Decision(int(acted.actions[0]))
 
 

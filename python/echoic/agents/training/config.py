@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from echoic.agents import _checks
@@ -80,6 +81,9 @@ class TrainingConfig:
         checkpoint_dir: Folder of checkpoints.
         results_dir: Folder of ``metrics.jsonl``, with one line for each update and evaluation, and
             of the workers' logs.
+        backbone: What is trained: ``"mlp"``, a policy of vectors; or a language model,
+            ``"local:SmolLM2-135M"`` or a folder of transformers, see
+            :class:`~echoic.agents.llm.LLMTrainer`.
         backend: Workers are ``"threads"`` of this process, in lock-step unless ``asynchronous``;
             ``"processes"``; or actors of ``"ray"``.
         num_workers: Workers that the actors are divided among. Results depend on it, as on a seed.
@@ -135,6 +139,7 @@ class TrainingConfig:
     checkpoint_dir: str = "./checkpoints"
     results_dir: str = "./results"
 
+    backbone: str = "mlp"
     backend: str = "threads"
     num_workers: int = 2
     asynchronous: bool | None = None
@@ -158,6 +163,7 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         _checks.whole(self, *_COUNTS, "max_episode_steps")
         _checks.whole(self, "learning_starts", "max_restarts", least=0)
+        self._check_backbone()
         _checks.one_of(self, "backend", BACKENDS)
         _checks.one_of(self, "algorithm", ALGORITHMS)
         _checks.one_of(self, "replay", REPLAYS)
@@ -173,6 +179,17 @@ class TrainingConfig:
         self._check_plans()
         self._check_sizes()
         self.worker_imports = tuple(self.worker_imports)
+
+    def _check_backbone(self) -> None:
+        name = self.backbone.removeprefix("local:")
+        if self.trains_language_model and not (
+            name and (name != self.backbone or Path(name).is_dir())
+        ):
+            raise ArgumentError(
+                f'backbone={self.backbone!r} can\'t be trained: expected "mlp" (a policy of '
+                'vectors), "local:NAME" such as "local:SmolLM2-135M", or a folder with a language '
+                "model. The weights of hosted models are not here to be changed"
+            )
 
     def _check_plans(self) -> None:
         if self.planning_config is None:
@@ -197,6 +214,11 @@ class TrainingConfig:
                     f"env_config says {setting}={given}, and {name} is {getattr(self, name)}: "
                     f"set {name}, the environment follows"
                 )
+
+    @property
+    def trains_language_model(self) -> bool:
+        """Whether the backbone is a language model, and not the policy of vectors."""
+        return self.backbone != "mlp"
 
     @property
     def environment_settings(self) -> dict[str, Any]:

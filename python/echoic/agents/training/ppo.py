@@ -2,8 +2,8 @@
 
 Schulman et al., "Proximal Policy Optimization Algorithms" (2017). Details that matter:
 
-1. Log-probabilities are those of the policy that acted, recorded when it did; the ratio is exactly
-   of these actions. It is 1 in the first minibatch and nowhere else.
+1. Log-probabilities are those of the policy that acted, recorded when it did. The ratio is 1 in the
+   first minibatch and nowhere else.
 2. Importance weights multiply the loss of a step, outside the clipping: inside they would count as
    a change of the policy.
 3. The larger of clipped and plain value losses is taken for each step, not of their means.
@@ -17,27 +17,30 @@ windows so that gradients reach the encoder. Without one, plans are inputs like 
 from __future__ import annotations
 
 import copy
+import functools
 import math
+import operator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from echoic.agents import _checks, checkpoint
 from echoic.agents.devices import resolve
-from echoic.agents.plans.policy import PolicyNetwork, SoftPrefixAdapter
-from echoic.agents.training.steps import PPOTrainingStep
+from echoic.agents.plans import PolicyNetwork, SoftPrefixAdapter
 from echoic.agents.updates import clipped_gain, step
 from echoic.errors import ArgumentError, CheckpointError
+from echoic.primitives import compute_gae
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
 
 __all__ = [
-    "ActorCritic",
-    "Evaluation",
+    "GAECalculator",
     "PPOConfig",
     "PPOLearner",
     "PPOTrainingStep",
@@ -45,160 +48,10 @@ __all__ = [
     "masked",
 ]
 
-
-class ValueNetwork(nn.Module):
-    """The value of a state, given the plan; arguments as those of ``PolicyNetwork``."""
-
-    def __init__(
-        self, state_dim: int, latent_dim: int, hidden_dim: int = 512, soft_prefix_alpha: float = 0.5
-    ) -> None:
-        super().__init__()
-        self.adapter = SoftPrefixAdapter(state_dim, latent_dim, hidden_dim, soft_prefix_alpha)
-        self.layers = nn.Sequential(
-            nn.Linear(hidden_dim, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, 1)
-        )
-
-    def forward(self, state: Any, latent_plan: Any) -> Any:
-        """Return values, shaped like ``state`` without its last axis."""
-        return self.layers(self.adapter(state, latent_plan)).squeeze(-1)
-
-
-@dataclass
-class Evaluation:
-    """Outputs of the networks for some steps, with gradients.
-
-    Attributes:
-        log_probs: ``(B, action_dim)``, of all actions.
-        chosen: ``(B,)``, of the actions that were taken.
-        values: ``(B,)``.
-        plan_cost: Weighted cost of the plans' changes; 0 without a planner.
-        plan_divergence: Per dimension, in nats, without a gradient; NaN if a planner's was not
-            measured, 0 without a planner.
-    """
-
-    log_probs: Any
-    chosen: Any
-    values: Any
-    plan_cost: Any
-    plan_divergence: Any
-
-    @property
-    def entropy(self) -> Any:
-        """Entropy of the policy, ``(B,)``."""
-        return -(self.log_probs.exp() * self.log_probs).sum(dim=-1)
-
-
-def masked(logits: Any, action_masks: Any = None) -> Any:
-    """Return log-probabilities of actions; those of masked ones are far below zero.
-
-    Not minus infinity, with which an entropy would be NaN.
-    """
-    if action_masks is not None:
-        logits = logits.masked_fill(~action_masks, -1e9)
-    return logits.log_softmax(dim=-1)
-
-
-class ActorCritic:
-    """The networks, and how they evaluate steps; arguments as those of ``PPOLearner``."""
-
-    def __init__(
-        self,
-        state_dim: int,
-        action_dim: int,
-        latent_dim: int,
-        device: Any,
-        planner: Any = None,
-        hidden_dim: int = 512,
-    ) -> None:
-        self.device = device
-        self.planner = planner
-        if planner is None:
-            self.policy = PolicyNetwork(state_dim, action_dim, latent_dim, hidden_dim, 0.5, device)
-        else:
-            self.policy = planner.policy
-            hidden_dim = planner.config.hidden_dim
-            found = (self.policy.state_dim, self.policy.action_dim, self.policy.latent_dim)
-            if found != (state_dim, action_dim, latent_dim):
-                raise ArgumentError(
-                    "the planner has other sizes: state_dim, action_dim and latent_dim are "
-                    f"{found}, expected {(state_dim, action_dim, latent_dim)}"
-                )
-        alpha = self.policy.adapter.alpha
-        self.value = ValueNetwork(state_dim, latent_dim, hidden_dim, alpha).to(device)
-
-    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """Return groups for an optimizer; the encoder has its own learning rate."""
-        own = [*self.policy.parameters(), *self.value.parameters()]
-        groups = [{"params": own, "lr": learning_rate}]
-        if self.planner is not None:
-            encoder = list(self.planner.encoder.parameters())
-            groups.append({"params": encoder, "lr": self.planner.config.learning_rate})
-        return groups
-
-    def parameters(self) -> Iterator[Any]:
-        """Yield all parameters."""
-        for group in self.parameter_groups(0.0):
-            yield from group["params"]
-
-    def evaluate(self, steps: Any) -> Evaluation:
-        """Evaluate a :class:`~echoic.agents.training.PPOTrainingStep` on the device.
-
-        Raises:
-            ArgumentError: If there is a planner, and the steps have no windows to learn from.
-        """
-        plans = steps.latent_plans
-        cost = divergence = torch.zeros((), device=self.device)
-        if self.planner is not None and steps.frozen_plans is None:
-            if steps.windows is None:
-                raise ArgumentError(
-                    "the planner learns from the windows of its plans: the steps have none"
-                )
-            divergence = torch.full_like(cost, torch.nan)
-            posterior, plans = self.planner.replan(steps.windows, steps.masks, steps.plan_noise)
-            if steps.previous_windows is not None and self.planner.config.kl_weight > 0.0:
-                with torch.no_grad():
-                    before = self.planner.encoder.posterior(
-                        steps.previous_windows, steps.previous_masks
-                    )
-                raw, divergence = self.planner.divergence(posterior, before, steps.pairs)
-                cost = self.planner.divergence.weight * raw
-        log_probs = masked(self.policy(steps.states, plans), steps.action_masks)
-        chosen = log_probs.gather(-1, steps.actions.long()[:, None]).squeeze(-1)
-        return Evaluation(log_probs, chosen, self.value(steps.states, plans), cost, divergence)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the networks and of the planner."""
-        return {
-            "policy": self.policy.state_dict(),
-            "value": self.value.state_dict(),
-            "planner": None if self.planner is None else self.planner.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`.
-
-        Raises:
-            CheckpointError: If a network has other names, shapes or dtypes. Nothing was changed.
-        """
-        if (state["planner"] is None) != (self.planner is None):
-            raise CheckpointError("only one of the checkpoint and the learner has a planner")
-        checkpoint.check_fit({"policy": self.policy, "value": self.value}, state)
-        if self.planner is not None:
-            self.planner.check_fit(state["planner"])
-        self.policy.load_state_dict(state["policy"])
-        self.value.load_state_dict(state["value"])
-        if self.planner is not None:
-            self.planner.load_state_dict(state["planner"])
-
-
 _KIND = "PPO learner"
 _AVERAGED = (
-    "policy_loss",
-    "value_loss",
-    "entropy",
-    "reference_kl",
-    "plan_divergence",
-    "clip_fraction",
+    *("policy_loss", "value_loss", "entropy", "reference_kl", "plan_divergence"),
+    *("clip_fraction", "grad_norm"),
 )
 
 
@@ -247,6 +100,251 @@ class PPOConfig:
         _checks.number(self, "target_kl", above=0, finite=False)
 
 
+class GAECalculator:
+    """Computes advantages and returns.
+
+    Args:
+        config: Any object with ``gamma`` and ``gae_lambda``, such as a ``PPOConfig``.
+
+    >>> calculator = GAECalculator(PPOConfig(gamma=0.5, gae_lambda=1.0))
+    >>> calculator.compute_advantages([[1.0, 1.0]], [[0.0, 0.0]], [[0, 1]])
+    (array([[1.5, 1. ]]), array([[1.5, 1. ]]))
+    """
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    def compute_advantages(
+        self,
+        rewards: npt.ArrayLike,
+        values: npt.ArrayLike,
+        dones: npt.ArrayLike,
+        next_values: npt.ArrayLike | None = None,
+        *,
+        truncated: npt.ArrayLike | None = None,
+        final_values: npt.ArrayLike | None = None,
+    ) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
+        """Return advantages and returns of sequences ``(B, T)``.
+
+        Args:
+            rewards: ``(B, T)``.
+            values: ``(B, T)``, of the states that the steps started in.
+            dones: Which steps terminated an episode, so that nothing follows.
+            next_values: ``(B,)``, of the states after the last steps; needed where a sequence ends
+                within an episode. Default: 0.
+            truncated: Which steps were cut off by a time limit; needs ``final_values``.
+            final_values: Values of the states after the steps that were cut off.
+        """
+        rewards = _numbers("rewards", rewards, 2)
+        last = np.zeros(len(rewards)) if next_values is None else _numbers("next", next_values, 1)
+        advantages, returns = compute_gae(
+            rewards,
+            _numbers("values", values, 2),
+            np.asarray(dones) != 0,
+            last,
+            self.config.gamma,
+            self.config.gae_lambda,
+            truncated=None if truncated is None else np.asarray(truncated) != 0,
+            final_values=None if final_values is None else _numbers("final", final_values, 2),
+            time_axis=1,
+        )
+        return advantages, returns
+
+    def compute_advantages_single_episode(
+        self, rewards: npt.ArrayLike, values: npt.ArrayLike, next_value: float = 0.0
+    ) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
+        """Return those of one episode ``(T,)``; ``next_value`` is for one that is cut off."""
+        advantages, returns = self.compute_advantages(
+            _numbers("rewards", rewards, 1)[None],
+            _numbers("values", values, 1)[None],
+            np.zeros((1, len(np.asarray(rewards)))),
+            [next_value],
+        )
+        return advantages[0], returns[0]
+
+
+def _numbers(name: str, given: npt.ArrayLike, axes: int) -> npt.NDArray[np.floating]:
+    array = np.asarray(given)
+    if array.ndim != axes:
+        raise ArgumentError(f"{name}: expected an array of {axes} axes, got shape {array.shape}")
+    return array.astype(np.float64) if array.dtype.kind != "f" else array
+
+
+@dataclass
+class PPOTrainingStep:
+    """`B` steps in any order.
+
+    Attributes:
+        states: ``(B, state_dim)``.
+        latent_plans: ``(B, latent_dim)``, the plans acted on.
+        actions: ``(B,)``.
+        rewards: ``(B,)``.
+        values: ``(B,)``, of the states when acting.
+        log_probs: ``(B,)``, of the actions, under the policy that acted.
+        advantages: ``(B,)``, along the sequences that the steps are from.
+        returns: ``(B,)``, targets of values.
+        importance_weights: ``(B,)``, for steps that were not drawn evenly.
+        windows: ``(B, k + 1, state_dim)``, of the plans; ``masks`` ``(B, k + 1)``, which of their
+            places hold a state.
+        plan_noise: ``(B, latent_dim)``, of the plans, in standard deviations.
+        previous_windows: Windows of the steps before, and ``previous_masks``.
+        pairs: ``(B,)``, where the step before is of the same episode, and its window is right.
+        frozen_plans: ``(B,)``, true of steps whose plans are inputs like any other: the planner
+            does not learn from them, and there are no windows. All steps of a batch, or none.
+        action_masks: ``(B, action_dim)``, which actions there were to choose from.
+    """
+
+    states: Any
+    latent_plans: Any
+    actions: Any
+    rewards: Any
+    values: Any
+    log_probs: Any
+    advantages: Any
+    returns: Any
+    importance_weights: Any = None
+    windows: Any = None
+    masks: Any = None
+    plan_noise: Any = None
+    previous_windows: Any = None
+    previous_masks: Any = None
+    pairs: Any = None
+    frozen_plans: Any = None
+    action_masks: Any = None
+
+    def __post_init__(self) -> None:
+        count = len(self.states)
+        for name, value in vars(self).items():
+            if value is not None and len(value) != count:
+                raise ArgumentError(f"{name} has {len(value)} rows, and states has {count}")
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def __getitem__(self, index: Any) -> PPOTrainingStep:
+        """Return some of the steps."""
+        return self._each(lambda one: one[index])
+
+    def to(self, device: Any) -> PPOTrainingStep:
+        """Return the steps as tensors on a device, numbers in single precision."""
+
+        def moved(one: Any) -> Any:
+            tensor = torch.as_tensor(one, device=device)
+            return tensor.float() if tensor.is_floating_point() else tensor
+
+        return self._each(moved)
+
+    def _each(self, function: Any) -> PPOTrainingStep:
+        fields = vars(self).items()
+        return PPOTrainingStep(**{k: None if v is None else function(v) for k, v in fields})
+
+    @classmethod
+    def from_rollout(
+        cls,
+        gae: GAECalculator,
+        *,
+        rewards: Any,
+        values: Any,
+        dones: Any,
+        starts: Any,
+        next_values: Any,
+        truncated: Any = None,
+        final_values: Any = None,
+        windows: Any = None,
+        masks: Any = None,
+        **columns: Any,
+    ) -> PPOTrainingStep:
+        """Make steps of a rollout, with advantages along its true sequences.
+
+        All arguments are ``(T, N, ...)``, time first, but ``next_values`` ``(N,)``.
+
+        Args:
+            gae: Computes the advantages.
+            rewards: Rewards of the steps.
+            values: Values of the states, when acting.
+            dones: Whether the step terminated its episode.
+            starts: Whether an episode starts with the state.
+            next_values: Values of the states after the last steps.
+            truncated: Whether the step was cut off by a time limit.
+            final_values: Values of the states after such steps.
+            windows: Windows of the plans, if the planner is to learn.
+            masks: Which places of the windows hold a state.
+            **columns: ``states``, ``latent_plans``, ``actions`` and ``log_probs``, and optionally
+                ``plan_noise`` and other fields of this class.
+        """
+
+        def by_row(value: Any) -> Any:
+            return None if value is None else np.ascontiguousarray(torch.as_tensor(value).cpu().T)
+
+        advantages, returns = gae.compute_advantages(
+            by_row(rewards),
+            by_row(values),
+            by_row(dones),
+            torch.as_tensor(next_values).cpu().numpy(),
+            truncated=by_row(truncated),
+            final_values=by_row(final_values),
+        )
+        if windows is not None:
+            # The step before the first one is in another rollout: it has no pair.
+            columns["pairs"] = ~torch.as_tensor(starts, dtype=torch.bool)
+            columns["pairs"][0] = False
+            for name, one in (("windows", windows), ("masks", masks)):
+                if one is not None:
+                    columns[name] = rows = torch.as_tensor(one)
+                    columns[f"previous_{name}"] = torch.cat([rows[:1], rows[:-1]])
+        columns |= {"rewards": rewards, "values": values}
+        columns |= {"advantages": advantages.T, "returns": returns.T}
+        given = {name: one for name, one in columns.items() if one is not None}
+        return cls(**{name: torch.as_tensor(one).flatten(0, 1) for name, one in given.items()})
+
+
+class ValueNetwork(nn.Module):
+    """The value of a state, given the plan; arguments as those of ``PolicyNetwork``."""
+
+    def __init__(
+        self, state_dim: int, latent_dim: int, hidden_dim: int = 512, soft_prefix_alpha: float = 0.5
+    ) -> None:
+        super().__init__()
+        self.adapter = SoftPrefixAdapter(state_dim, latent_dim, hidden_dim, soft_prefix_alpha)
+        self.layers = nn.Sequential(
+            nn.Linear(hidden_dim, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, 1)
+        )
+
+    def forward(self, state: Any, latent_plan: Any) -> Any:
+        """Return values, shaped like ``state`` without its last axis."""
+        return self.layers(self.adapter(state, latent_plan)).squeeze(-1)
+
+
+@dataclass
+class Evaluation:
+    """Outputs of the networks for some steps, with gradients.
+
+    Attributes:
+        log_probs: ``(B, action_dim)``, of all actions.
+        chosen: ``(B,)``, of the actions that were taken.
+        values: ``(B,)``.
+        plan_cost: Weighted cost of the plans' changes; 0 without a planner.
+        plan_divergence: Per dimension, in nats, without a gradient; NaN if a planner's was not
+            measured, 0 without a planner.
+    """
+
+    log_probs: Any
+    chosen: Any
+    values: Any
+    plan_cost: Any
+    plan_divergence: Any
+
+
+def masked(logits: Any, action_masks: Any = None) -> Any:
+    """Return log-probabilities of actions; those of masked ones are far below zero.
+
+    Not minus infinity, with which an entropy would be NaN.
+    """
+    if action_masks is not None:
+        logits = logits.masked_fill(~action_masks, -1e9)
+    return logits.log_softmax(dim=-1)
+
+
 class PPOLearner:
     """Trains a policy, its values, and the planner it acts with.
 
@@ -260,6 +358,8 @@ class PPOLearner:
             then :attr:`policy_network`, and its encoder learns through it.
         seed: Seed of minibatches and actions; by default drawn from torch's own generator.
         hidden_dim: Width of the networks, without a planner.
+        threads: Parts of a minibatch whose gradients are computed side by side. The step is taken
+            along their mean by rows; the cost of plans' changes is a mean over each part's pairs.
 
     Attributes:
         policy_network: The policy that acts and learns.
@@ -277,28 +377,52 @@ class PPOLearner:
         planner: Any = None,
         seed: int | None = None,
         hidden_dim: int = 512,
+        threads: int = 1,
     ) -> None:
         self.config = config
         self.device = resolve(device)
-        self.networks = ActorCritic(
-            state_dim, action_dim, latent_dim, self.device, planner, hidden_dim
-        )
-        self.policy_network = self.networks.policy
-        self.value_network = self.networks.value
         self.planner = planner
-        self.optimizer = torch.optim.Adam(self.networks.parameter_groups(config.learning_rate))
+        sizes = state_dim, action_dim, latent_dim
+        if planner is None:
+            self.policy_network = PolicyNetwork(*sizes, hidden_dim, 0.5, self.device)
+        else:
+            self.policy_network = policy = planner.policy
+            hidden_dim = planner.config.hidden_dim
+            found = policy.state_dim, policy.action_dim, policy.latent_dim
+            if found != sizes:
+                raise ArgumentError(
+                    "the planner has other sizes: state_dim, action_dim and latent_dim are "
+                    f"{found}, expected {sizes}"
+                )
+        alpha = self.policy_network.adapter.alpha
+        self.value_network = ValueNetwork(state_dim, latent_dim, hidden_dim, alpha).to(self.device)
+        own = [*self.policy_network.parameters(), *self.value_network.parameters()]
+        groups = [{"params": own, "lr": config.learning_rate}]
+        if planner is not None:
+            encoder = list(planner.encoder.parameters())
+            groups.append({"params": encoder, "lr": planner.config.learning_rate})
+        self.optimizer = torch.optim.Adam(groups)
         if seed is None:
             seed = int(torch.randint(2**62, ()))
         self.generator = torch.Generator(self.device).manual_seed(seed)
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, "echoic-learner") if threads > 1 else None
         self._reference: Any = None
         self._metrics: dict[str, float] = {}
-        # Numbers of the latest minibatch, also of one that was not stepped on.
-        self._latest: dict[str, float] = {}
+
+    def parameters(self) -> list[Any]:
+        """Return all parameters that learn."""
+        return [one for group in self.optimizer.param_groups for one in group["params"]]
 
     def set_reference(self, policy: Any = None) -> None:
         """Keep the policy near this one; by default near a copy of itself as it is now."""
         kept = copy.deepcopy(self.policy_network if policy is None else policy)
         self._reference = kept.to(self.device).requires_grad_(False)
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
 
     # Acting.
 
@@ -311,21 +435,44 @@ class PPOLearner:
         self, states: Any, latent_plans: Any, *, greedy: bool = False
     ) -> tuple[Any, Any]:
         """Draw actions; return them with their log-probabilities, for the training step."""
+        given = self._tensor(states), self._tensor(latent_plans)
         drawn: tuple[Any, Any] = self.policy_network.sample_action(
-            self._tensor(states),
-            self._tensor(latent_plans),
-            greedy=greedy,
-            generator=self.generator,
+            *given, greedy=greedy, generator=self.generator
         )
         return drawn
 
     # Learning.
 
+    def evaluate(self, steps: PPOTrainingStep) -> Evaluation:
+        """Evaluate the networks for steps on the device.
+
+        Raises:
+            ArgumentError: If there is a planner, and the steps have no windows to learn from.
+        """
+        plans, planner = steps.latent_plans, self.planner
+        cost = divergence = torch.zeros((), device=self.device)
+        if planner is not None and steps.frozen_plans is None:
+            if steps.windows is None:
+                raise ArgumentError(
+                    "the planner learns from the windows of its plans: the steps have none"
+                )
+            divergence = torch.full_like(cost, torch.nan)
+            posterior, plans = planner.replan(steps.windows, steps.masks, steps.plan_noise)
+            if steps.previous_windows is not None and planner.config.kl_weight > 0.0:
+                with torch.no_grad():
+                    before = planner.encoder.posterior(steps.previous_windows, steps.previous_masks)
+                raw, divergence = planner.divergence(posterior, before, steps.pairs)
+                cost = planner.divergence.weight * raw
+        log_probs = masked(self.policy_network(steps.states, plans), steps.action_masks)
+        chosen = log_probs.gather(-1, steps.actions.long()[:, None]).squeeze(-1)
+        values = self.value_network(steps.states, plans)
+        return Evaluation(log_probs, chosen, values, cost, divergence)
+
     def compute_policy_loss(
         self, steps: PPOTrainingStep, evaluation: Evaluation | None = None
     ) -> Any:
         """Return the clipped loss of the policy, weighted outside the clipping."""
-        found = self.networks.evaluate(steps) if evaluation is None else evaluation
+        found = self.evaluate(steps) if evaluation is None else evaluation
         ratio, reach = (found.chosen - steps.log_probs).exp(), self.config.clip_epsilon
         return -_weighted(clipped_gain(ratio, steps.advantages, reach, reach)[0], steps)
 
@@ -333,7 +480,7 @@ class PPOLearner:
         self, steps: PPOTrainingStep, evaluation: Evaluation | None = None
     ) -> Any:
         """Return half the squared error of values: the larger of clipped and plain, by steps."""
-        found = self.networks.evaluate(steps) if evaluation is None else evaluation
+        found = self.evaluate(steps) if evaluation is None else evaluation
         error = (found.values - steps.returns).square()
         if self.config.value_clip:
             reach = self.config.clip_epsilon
@@ -349,12 +496,12 @@ class PPOLearner:
             epochs: Used in place of ``num_epochs``.
 
         Returns:
-            Means over minibatches stepped on of ``policy_loss``, ``value_loss``, ``entropy``,
-            ``reference_kl``, ``plan_divergence``, ``clip_fraction`` and ``grad_norm``, each over
-            those that measured it, and NaN if none did;
-            ``first_ratio_gap`` and ``last_ratio_gap``, how far the ratio was from 1 at most in the
-            first and in the last minibatch; ``approx_kl`` of the last one; ``minibatches`` stepped
-            on; ``epochs`` begun; and ``stopped``, 1 if ``target_kl`` ended the update.
+            Means over minibatches stepped on (if none was, of the one evaluated) of
+            ``policy_loss``, ``value_loss``, ``entropy``, ``reference_kl``, ``plan_divergence``,
+            ``clip_fraction`` and ``grad_norm``, each over those that measured it, and NaN if none
+            did; ``first_ratio_gap`` and ``last_ratio_gap``, how far the ratio was from 1 at most in
+            the first and in the last minibatch; ``approx_kl`` of the last one; ``minibatches``
+            stepped on; ``epochs`` begun; and ``stopped``, 1 if ``target_kl`` ended the update.
 
         Raises:
             FloatingPointError: If an output of the networks for a minibatch, or its gradient, is
@@ -368,70 +515,67 @@ class PPOLearner:
             raw = steps.advantages
             steps.advantages = (raw - raw.mean()) / (raw.std(correction=0) + 1e-8)
         anchor = self._anchor(steps)
-        found_of: dict[str, list[float]] = {name: [] for name in (*_AVERAGED, "grad_norm")}
-        gaps: list[float] = []
-        done = begun = 0
-        approx_kl = 0.0
-        stopped = False
+        evaluated: list[dict[str, float]] = []
+        begun, stopped = 0, False
         while begun < (epochs or config.num_epochs) and not stopped:
             begun += 1
             order = torch.randperm(len(steps), generator=self.generator, device=self.device)
             for index in order.split(config.batch_size):
-                parts = self._parts(index)
-                evaluated = self._gradients(
-                    [(steps[one], None if anchor is None else anchor[one]) for one in parts]
-                )
-                counts = [len(one) for one in parts]
-                self._latest = numbers = {
-                    name: _mean([one[1][name] for one in evaluated], counts)
-                    for name in (*_AVERAGED, "approx_kl")
-                }
-                gaps.append(max(one[1]["ratio_gap"] for one in evaluated))
-                approx_kl = numbers["approx_kl"]
-                if math.isnan(approx_kl):
+                numbers = self._gradient(steps, anchor, index)
+                evaluated.append(numbers)
+                if math.isnan(numbers["approx_kl"]):
                     raise FloatingPointError(
                         "the policy's distance from the one that acted, approx_kl, is NaN; no step "
                         "was taken. Check the states and log-probabilities of the batch"
                     )
-                if not approx_kl <= config.target_kl:
+                if not numbers["approx_kl"] <= config.target_kl:
                     stopped = True
                     break
-                norm = self._step_along([one[0] for one in evaluated], counts)
+                longest = config.max_grad_norm
+                numbers["grad_norm"] = step(self.optimizer, self.parameters(), longest)
                 if self.planner is not None:
                     self.planner.after_step(numbers["plan_divergence"])
-                for name, values in found_of.items():
-                    value = norm if name == "grad_norm" else numbers[name]
-                    if math.isfinite(value):
-                        values.append(value)
-                done += 1
+        taken = [one for one in evaluated if "grad_norm" in one]
         self._metrics = {
             **{
-                name: sum(values) / len(values) if values else math.nan
-                for name, values in found_of.items()
+                name: _mean([one.get(name, math.nan) for one in taken or evaluated])
+                for name in _AVERAGED
             },
-            "first_ratio_gap": gaps[0],
-            "last_ratio_gap": gaps[-1],
-            "approx_kl": approx_kl,
-            "minibatches": float(done),
+            "first_ratio_gap": evaluated[0]["ratio_gap"],
+            "last_ratio_gap": evaluated[-1]["ratio_gap"],
+            "approx_kl": evaluated[-1]["approx_kl"],
+            "minibatches": float(len(taken)),
             "epochs": float(begun),
             "stopped": float(stopped),
         }
         return dict(self._metrics)
 
-    def gradient(self, some: PPOTrainingStep, anchor: Any) -> tuple[list[Any], dict[str, float]]:
-        """Return the gradient of the loss on some steps, and the numbers behind it.
+    def _gradient(self, steps: PPOTrainingStep, anchor: Any, index: Any) -> dict[str, float]:
+        """Set the gradient of a minibatch, and return the numbers behind it."""
+        parts = [one for one in index.tensor_split(self._threads) if len(one)]
 
-        Args:
-            some: The steps.
-            anchor: The reference's log-probabilities of all actions; None for no reference.
-        """
+        def part(one: Any) -> tuple[Any, dict[str, float]]:
+            return self._slopes(steps[one], None if anchor is None else anchor[one])
+
+        found = list((map if self._pool is None else self._pool.map)(part, parts))
+        shares = [len(one) / len(index) for one in parts]
+        slopes = zip(*(one for one, _ in found), strict=True)
+        for parameter, of_parts in zip(self.parameters(), slopes, strict=True):
+            known = [s * x for s, x in zip(of_parts, shares, strict=True) if s is not None]
+            parameter.grad = functools.reduce(operator.add, known) if known else None
+        numbers = {name: [one[name] for _, one in found] for name in found[0][1]}
+        gap = max(numbers.pop("ratio_gap"))
+        return {name: _mean(each, shares) for name, each in numbers.items()} | {"ratio_gap": gap}
+
+    def _slopes(self, some: PPOTrainingStep, anchor: Any) -> tuple[Any, dict[str, float]]:
+        """Return the gradient of the loss on some steps, and the numbers behind it."""
         config = self.config
-        found = self.networks.evaluate(some)
+        found = self.evaluate(some)
         log_ratio = (found.chosen - some.log_probs).detach()
         ratio = log_ratio.exp()
         policy_loss = self.compute_policy_loss(some, found)
         value_loss = self.compute_value_loss(some, found)
-        entropy = _weighted(found.entropy, some)
+        entropy = _weighted(-(found.log_probs.exp() * found.log_probs).sum(dim=-1), some)
         loss = policy_loss + config.value_loss_coef * value_loss + found.plan_cost
         loss = loss - config.entropy_coef * entropy
         reference_kl = torch.zeros(())
@@ -439,40 +583,19 @@ class PPOLearner:
             gap = (found.log_probs.exp() * (found.log_probs - anchor)).sum(dim=-1)
             reference_kl = _weighted(gap, some)
             loss = loss + config.kl_coef * reference_kl
-        slopes = torch.autograd.grad(loss, list(self.networks.parameters()), allow_unused=True)
+        slopes = torch.autograd.grad(loss, self.parameters(), allow_unused=True)
         parts = {
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "entropy": entropy,
             "reference_kl": reference_kl,
             "plan_divergence": found.plan_divergence,
-        }
-        return list(slopes), {
-            **{name: float(value.detach()) for name, value in parts.items()},
-            "clip_fraction": float(((ratio - 1.0).abs() > config.clip_epsilon).float().mean()),
-            "ratio_gap": float((ratio - 1.0).abs().max()),
+            "clip_fraction": ((ratio - 1.0).abs() > config.clip_epsilon).float().mean(),
+            "ratio_gap": (ratio - 1.0).abs().max(),
             # Never negative, and of less variance than the mean of -log ratio (Schulman 2020).
-            "approx_kl": float((ratio - 1.0 - log_ratio).mean()),
+            "approx_kl": (ratio - 1.0 - log_ratio).mean(),
         }
-
-    def _parts(self, index: Any) -> list[Any]:
-        """Divide the rows of a minibatch into parts whose gradients are averaged."""
-        return [index]
-
-    def _gradients(self, parts: list[Any]) -> list[tuple[list[Any], dict[str, float]]]:
-        return [self.gradient(*part) for part in parts]
-
-    def _step_along(self, slopes: list[list[Any]], counts: list[int]) -> float:
-        """Take a step along the mean of gradients, weighted by rows; parts are added in order."""
-        total = sum(counts)
-        self.optimizer.zero_grad(set_to_none=True)
-        for i, parameter in enumerate(self.networks.parameters()):
-            for slope, count in zip(slopes, counts, strict=True):
-                if slope[i] is None:
-                    continue
-                share = slope[i] if count == total else slope[i] * (count / total)
-                parameter.grad = share if parameter.grad is None else parameter.grad + share
-        return step(self.optimizer, self.networks.parameters(), self.config.max_grad_norm)
+        return slopes, {name: float(value.detach()) for name, value in parts.items()}
 
     def get_training_metrics(self) -> dict[str, float]:
         """Return the metrics of the latest update."""
@@ -497,8 +620,16 @@ class PPOLearner:
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that learning changes."""
-        reference = None if self._reference is None else self._reference.state_dict()
-        return {**self._state(), "reference": reference}
+        return {
+            "networks": {
+                "policy": self.policy_network.state_dict(),
+                "value": self.value_network.state_dict(),
+                "planner": None if self.planner is None else self.planner.state_dict(),
+            },
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+            "reference": None if self._reference is None else self._reference.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`state_dict`.
@@ -506,27 +637,27 @@ class PPOLearner:
         Raises:
             CheckpointError: If the state does not fit. Nothing was changed.
         """
-        with checkpoint.all_or_nothing(self._restore, self._state(), kind=_KIND):
+        with checkpoint.all_or_nothing(self._restore, PPOLearner.state_dict(self), kind=_KIND):
             self._restore(state)
-            reference = None
-            if state["reference"] is not None:
-                checkpoint.check_fit({"reference": self.policy_network}, state)
-                reference = copy.deepcopy(self.policy_network).requires_grad_(False)
-                reference.load_state_dict(state["reference"])
-        self._reference = reference
-
-    def _state(self) -> dict[str, Any]:
-        return {
-            "networks": self.networks.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "generator": self.generator.get_state(),
-        }
 
     def _restore(self, state: dict[str, Any]) -> None:
+        networks, planner = state["networks"], self.planner
+        if (networks["planner"] is None) != (planner is None):
+            raise CheckpointError("only one of the checkpoint and the learner has a planner")
+        own = {"policy": self.policy_network, "value": self.value_network}
+        checkpoint.check_fit(own, networks)
         checkpoint.check_optimizer(self.optimizer, state["optimizer"])
-        self.networks.load_state_dict(state["networks"])
+        for name, module in own.items():
+            module.load_state_dict(networks[name])
+        if planner is not None:
+            planner.load_state_dict(networks["planner"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"])
+        self._reference = None
+        if state["reference"] is not None:
+            checkpoint.check_fit({"reference": self.policy_network}, state)
+            self.set_reference()
+            self._reference.load_state_dict(state["reference"])
 
     @torch.no_grad()
     def _anchor(self, steps: PPOTrainingStep) -> Any:
@@ -545,8 +676,9 @@ def _weighted(each: Any, steps: PPOTrainingStep) -> Any:
     return (each if steps.importance_weights is None else each * steps.importance_weights).mean()
 
 
-def _mean(values: list[float], counts: list[int]) -> float:
-    """Return the mean of the finite values, weighted by rows; NaN without one."""
-    known = [(v, n) for v, n in zip(values, counts, strict=True) if math.isfinite(v)]
-    total = sum(n for _, n in known)
-    return sum(v * n for v, n in known) / total if total else math.nan
+def _mean(values: list[float], weights: list[float] | None = None) -> float:
+    """Return the weighted mean of the finite values; NaN without one."""
+    each = [1.0] * len(values) if weights is None else weights
+    known = [(v, w) for v, w in zip(values, each, strict=True) if math.isfinite(v)]
+    total = sum(w for _, w in known)
+    return sum(v * w for v, w in known) / total if total else math.nan

@@ -45,8 +45,8 @@ class TrainingMetrics:
         memory_usage: MiB of this process.
         replay_buffer_stats: Statistics of the replay, at the end.
         execution_metrics: Updates, weights' versions, lags, restarts, steps per second and so on.
-        evaluation_history: ``step``, ``avg_reward``, ``success_rate``, ``rewards`` and
-            ``successes`` of each evaluation.
+        history: ``step``, ``avg_reward``, ``success_rate``, ``rewards`` and ``successes`` of each
+            evaluation.
         total_timesteps: Steps taken.
         total_episodes: Episodes that ended.
         training_time: Seconds, of all parts of a run that was resumed.
@@ -66,7 +66,7 @@ class TrainingMetrics:
     memory_usage: list[float] = field(default_factory=list)
     replay_buffer_stats: dict[str, Any] = field(default_factory=dict)
     execution_metrics: dict[str, Any] = field(default_factory=dict)
-    evaluation_history: dict[str, list[Any]] = field(
+    history: dict[str, list[Any]] = field(
         default_factory=lambda: {
             name: [] for name in ("step", "avg_reward", "success_rate", "rewards", "successes")
         }
@@ -78,7 +78,7 @@ class TrainingMetrics:
     @property
     def evaluation_results(self) -> dict[str, Any]:
         """The latest evaluation, under the names of the history; empty before the first."""
-        return {name: values[-1] for name, values in self.evaluation_history.items() if values}
+        return {name: values[-1] for name, values in self.history.items() if values}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the measurements as plain lists and numbers."""

@@ -7,19 +7,21 @@ segments into one table, whose limiter makes it wait while the learner is behind
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
-import os
 import secrets
-import sys
+import shutil
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from echoic import connect
+from echoic import Server, connect
 from echoic.agents.training.actors import ActorGroup
 from echoic.agents.training.config import as_json, from_json
 from echoic.errors import (
@@ -29,21 +31,19 @@ from echoic.errors import (
     DisconnectedError,
     WaitTimeoutError,
 )
-from echoic.transports import Listener
 from echoic.workers import Supervisor, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from echoic import Server, Table
+    from echoic import Table
     from echoic.agents.training.actors import Transcript
     from echoic.agents.training.config import TrainingConfig
     from echoic.weights import WeightStore
 
-__all__ = ["TABLE", "ProcessWorkers", "RayWorkers", "ThreadWorkers", "Workers"]
+__all__ = ["TABLE", "ProcessWorkers", "RayWorkers", "ThreadWorkers", "Workers", "workers_of"]
 
 TABLE = "segments"
 # Seconds that a process may need for its imports on a busy machine.
@@ -51,16 +51,46 @@ IMPORTS = 180.0
 _log = logging.getLogger("echoic.agents.training")
 
 
-def _divided(config: TrainingConfig) -> list[list[int]]:
-    """Divide the numbers of the actors among the workers; each worker has at least one."""
-    workers = min(config.num_workers, config.num_actors)
-    return [one.tolist() for one in np.array_split(np.arange(config.num_actors), workers)]
+def workers_of(config: TrainingConfig, *given: Any, judge: Any = None) -> Workers:
+    """Make the workers of the config's backend; see :class:`Workers` for the arguments."""
+    if config.backend == "threads":
+        return ThreadWorkers(config, *given, judge=judge)
+    return {"processes": ProcessWorkers, "ray": RayWorkers}[config.backend](config, *given)
 
 
 class Workers:
-    """The interface of all workers; by default they run by themselves and keep no state."""
+    """The interface of all workers; by default they run by themselves and keep no state.
+
+    Args:
+        config: Settings of the run.
+        seed: Seed of the run.
+        generation: Number of earlier workers of this run; what actors draw differs.
+        table: Table that segments are inserted into; closed with the workers.
+        weights: Store that weights are loaded from; closed with the workers.
+    """
 
     restarts = 0
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        seed: int,
+        generation: int,
+        table: Table,
+        weights: WeightStore,
+    ) -> None:
+        self._config, self._seed, self._generation = config, seed, generation
+        self._table, self._weights = table, weights
+        # The numbers of each worker's actors; each has at least one.
+        workers = min(config.num_workers, config.num_actors)
+        split = np.array_split(np.arange(config.num_actors), workers)
+        self._actors: list[list[int]] = [one.tolist() for one in split]
+        with contextlib.ExitStack() as stack:
+            self._open(stack)
+            self._closing = stack.pop_all()
+
+    def _open(self, stack: contextlib.ExitStack) -> None:
+        """Make everything; what is given to the stack is called by :meth:`close`, last first."""
 
     def start(self) -> None:
         """Start to act, unless in lock-step."""
@@ -88,46 +118,55 @@ class Workers:
 
     def close(self) -> None:
         """Stop all workers and close their environments."""
+        self._closing.close()
+
+    def _task(self, i: int, **more: Any) -> dict[str, Any]:
+        """Return what another process needs to know, without pickle."""
+        shared = {"config": as_json(self._config), "seed": self._seed}
+        return {**shared, "actors": self._actors[i], "generation": self._generation, **more}
 
 
 class ThreadWorkers(Workers):
     """Workers in threads of this process. Silent threads are not replaced.
 
     Args:
-        config: Settings of the run.
-        seed: Seed of the run.
-        table: Table that segments are inserted into.
-        weights: Store that weights are loaded from.
+        *given: As of all workers.
         judge: Pays episodes in place of the environment.
-        generation: Number of earlier workers of this run; what actors draw differs.
     """
 
-    def __init__(
-        self,
-        config: TrainingConfig,
-        seed: int,
-        table: Table,
-        weights: WeightStore,
-        judge: Callable[[Transcript], float] | None = None,
-        generation: int = 0,
-    ) -> None:
-        self._table = table
+    def __init__(self, *given: Any, judge: Callable[[Transcript], float] | None = None) -> None:
+        self._judge = judge
         self._stopping = threading.Event()
         self._error: BaseException | None = None
-        self.groups = [
-            ActorGroup(config, numbers, seed, generation=generation, judge=judge)
-            for numbers in _divided(config)
-        ]
-        self._subscriptions = [weights.subscribe() for _ in self.groups]
-        self._pool = ThreadPoolExecutor(len(self.groups), "echoic-actors")
-        self._asynchronous = config.is_asynchronous
+        self.groups: list[ActorGroup] = []
+        super().__init__(*given)
+
+    def _open(self, stack: contextlib.ExitStack) -> None:
+        stack.callback(self._weights.close)
+        for numbers in self._actors:
+            group = ActorGroup(
+                self._config,
+                numbers,
+                self._seed,
+                generation=self._generation,
+                judge=self._judge,
+            )
+            self.groups.append(group)
+            stack.callback(group.close)
+        self._subscriptions = [self._weights.subscribe() for _ in self.groups]
+        for subscription in self._subscriptions:
+            stack.callback(subscription.close)
+        self._pool = stack.enter_context(ThreadPoolExecutor(len(self.groups), "echoic-actors"))
+        # A thread that waits for room ends with its table.
+        stack.callback(self._table.close)
+        stack.callback(self._stopping.set)
 
     def start(self) -> None:
-        for i in range(len(self.groups) if self._asynchronous else 0):
+        for i in range(len(self.groups) if self._config.is_asynchronous else 0):
             self._pool.submit(self._loop, i)
 
     def fill(self) -> None:
-        if not self._asynchronous:
+        if not self._config.is_asynchronous:
             list(self._pool.map(self._insert, range(len(self.groups))))
 
     def check(self, waited: float = 0.0) -> None:
@@ -136,25 +175,16 @@ class ThreadWorkers(Workers):
             raise CollectorError(f"an actor ended: {self._error!r}") from self._error
 
     def state(self) -> list[Any] | None:
-        return None if self._asynchronous else [group.state() for group in self.groups]
+        return None if self._config.is_asynchronous else [group.state() for group in self.groups]
 
     def restore(self, state: list[Any] | None) -> None:
-        if state is not None and not self._asynchronous:
+        if state is not None and not self._config.is_asynchronous:
             for group, kept in zip(self.groups, state, strict=True):
                 group.restore(kept)
-
-    def close(self) -> None:
-        self._stopping.set()
-        self._pool.shutdown()
-        for subscription in self._subscriptions:
-            subscription.close()
-        for group in self.groups:
-            group.close()
 
     def _insert(self, i: int) -> None:
         group = self.groups[i]
         group.refresh(self._subscriptions[i])
-        # Waiting for room ends when the table is closed.
         self._table.extend(group.collect(), version=group.version)
 
     def _loop(self, i: int) -> None:
@@ -170,24 +200,20 @@ class ThreadWorkers(Workers):
 class ProcessWorkers(Workers):
     """Workers in processes, which are replaced when they die or are silent for too long."""
 
-    def __init__(
-        self, config: TrainingConfig, seed: int, address: str, folder: Path, generation: int = 0
-    ) -> None:
-        settings = as_json(config)
-        self._tasks: list[dict[str, Any]] = [
-            {"config": settings, "seed": seed, "address": address, "actors": one}
-            for one in _divided(config)
-        ]
-        self._folder = folder
-        self._timeout = config.execution_config.timeout
-        self._generation = generation
+    def _open(self, stack: contextlib.ExitStack) -> None:
+        folder = tempfile.mkdtemp(prefix="echoic-")
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        listen = f"unix://{folder}/run.sock"
+        self._server = Server(self._table, self._weights, listen=listen)
+        stack.callback(self._server.close)
+        self._server.start()
         # The worker of each actor; for each worker, at how many seconds of waiting it was heard
         # from last, and whether it was heard from since it started.
-        self._home = {actor: i for i, task in enumerate(self._tasks) for actor in task["actors"]}
-        self._waited = 0.0
-        self._since = [0.0] * len(self._tasks)
-        self._awake = [False] * len(self._tasks)
-        self.processes = Supervisor(self._start, len(self._tasks), config.max_restarts)
+        self._home = {actor: i for i, actors in enumerate(self._actors) for actor in actors}
+        self._waited, count = 0.0, len(self._actors)
+        self._since, self._awake = [0.0] * count, [False] * count
+        self.processes = Supervisor(self._start, count, self._config.max_restarts)
+        stack.callback(self.processes.stop)
 
     @property
     def restarts(self) -> int:  # type: ignore[override]
@@ -198,16 +224,12 @@ class ProcessWorkers(Workers):
         self.processes.start()
 
     def _start(self, i: int, restarts: int) -> Worker:
-        task = {**self._tasks[i], "generation": self._generation + restarts}
-        name = f"actors-{i}"
+        task = self._task(i, address=self._server.address)
+        task["generation"] += restarts
+        log = Path(self._config.results_dir) / f"actors-{i}.log"
         # A process has one thread of torch: there are as many processes as are wanted.
-        return Worker(
-            _act_in_process,
-            task,
-            name=name,
-            env={"OMP_NUM_THREADS": "1"},
-            log=self._folder / f"{name}.log",
-        )
+        one = {"OMP_NUM_THREADS": "1"}
+        return Worker(_act_in_process, task, name=log.stem, env=one, log=log)
 
     def note(self, actors: NDArray[np.int64]) -> None:
         for i in {self._home[actor] for actor in actors.tolist()}:
@@ -217,15 +239,12 @@ class ProcessWorkers(Workers):
         self._waited += waited
         replaced = self.processes.check()
         for i, (since, awake) in enumerate(zip(self._since, self._awake, strict=True)):
-            limit = self._timeout if awake else IMPORTS
+            limit = self._config.execution_config.timeout if awake else IMPORTS
             if i not in replaced and self._waited - since > limit:
                 replaced[i] = self.processes.replace(i)
         for i, ending in replaced.items():
             _log.warning("actors-%d %s", i, ending)
             self._since[i], self._awake[i] = self._waited, False
-
-    def close(self) -> None:
-        self.processes.stop()
 
 
 class RayWorkers(Workers):
@@ -233,91 +252,60 @@ class RayWorkers(Workers):
 
     Segments and weights use the server's addresses: shared memory on this machine, TCP to the
     others. If no Ray is running here, one is started, and shut down by :meth:`close`.
-
-    Args:
-        config: Settings of the run.
-        seed: Seed of the run.
-        server: Server of the table and the weights, without an address yet.
-        generation: Number of earlier workers of this run; what actors draw differs.
     """
 
-    def __init__(
-        self, config: TrainingConfig, seed: int, server: Server, generation: int = 0
-    ) -> None:
+    def _open(self, stack: contextlib.ExitStack) -> None:
         try:
             ray: Any = importlib.import_module("ray")
         except ImportError as error:
             raise ArgumentError('backend="ray" needs Ray: pip install "echoic[ray]"') from error
+        from echoic.integrations.ray.addresses import open_transports
+
         self._ray = ray
-        self._started_ray = not ray.is_initialized()
-        if self._started_ray:
+        if not ray.is_initialized():
             ray.init(include_dashboard=False, log_to_driver=False)
-        try:
-            addresses, token = _listen(server, ray.util.get_node_ip_address())
-        except BaseException:
-            self._stop_ray()
-            raise
-        shared = {"config": as_json(config), "seed": seed, "addresses": addresses, "token": token}
-        self._tasks: list[dict[str, Any]] = [
-            {**shared, "actors": one, "generation": generation} for one in _divided(config)
-        ]
-        self._max_restarts = config.max_restarts
+            stack.callback(ray.shutdown)
+        server = Server(self._table, self._weights)
+        stack.callback(server.close)
+        self._token = secrets.token_hex(16)
+        name = f"training-{secrets.token_hex(8)}"
+        given: dict[str, Any] = {"token": self._token, "threads": None, "before": None}
+        self._addresses = open_transports(server, name, **given)
         self._running: list[Any] = []
-        self._actors: list[Any] = []
+        self._members: list[Any] = []
+        stack.callback(lambda: [ray.kill(member) for member in self._members])
 
     @property
     def restarts(self) -> int:  # type: ignore[override]
         """Number of restarts by Ray."""
         from echoic.integrations.ray.registry import restarts_of
 
-        return sum(map(restarts_of, self._actors))
+        return sum(map(restarts_of, self._members))
 
     def start(self) -> None:
         # Two threads: one acts, the other answers Ray meanwhile.
         remote = self._ray.remote(
             num_cpus=1,
-            max_restarts=self._max_restarts,
+            max_restarts=self._config.max_restarts,
             max_task_retries=-1,
             max_concurrency=2,
             scheduling_strategy="SPREAD",
         )(_RayActor)
-        for task in self._tasks:
-            actor = remote.remote()
-            self._actors.append(actor)
-            self._running.append(actor.act.remote(task))
+        for i in range(len(self._actors)):
+            member = remote.remote()
+            self._members.append(member)
+            task = self._task(i, addresses=self._addresses, token=self._token)
+            self._running.append(member.act.remote(task))
 
     def check(self, waited: float = 0.0) -> None:
         del waited
         ended, _ = self._ray.wait(self._running, num_returns=1, timeout=0)
-        if not ended:
-            return
-        try:
-            self._ray.get(ended)
-        except self._ray.exceptions.RayError as error:
-            raise CollectorError(f"an actor of Ray ended: {error}") from error
-        raise CollectorError("an actor of Ray ended by itself")
-
-    def close(self) -> None:
-        for actor in self._actors:
-            self._ray.kill(actor)
-        self._stop_ray()
-
-    def _stop_ray(self) -> None:
-        if self._started_ray:
-            self._ray.shutdown()
-
-
-def _listen(server: Server, host: str) -> tuple[Any, str]:
-    """Open addresses of a server for actors on all nodes, and return them with their token."""
-    from echoic.integrations.ray.addresses import Addresses, this_host
-
-    token = secrets.token_hex(16)
-    tcp = Listener(f"tcp://{host}:0", token=token).open(server)
-    shm = None
-    if sys.platform == "linux":
-        name = f"training-{os.getpid()}-{secrets.token_hex(4)}"
-        shm = Listener(f"shm://{name}", token=token).open(server)
-    return Addresses(this_host(), tcp, shm), token
+        if ended:
+            try:
+                self._ray.get(ended)
+            except self._ray.exceptions.RayError as error:
+                raise CollectorError(f"an actor of Ray ended: {error}") from error
+            raise CollectorError("an actor of Ray ended by itself")
 
 
 class _RayActor:
@@ -327,25 +315,20 @@ class _RayActor:
         from echoic.integrations.ray.addresses import nearest
         from echoic.integrations.ray.registry import own_restarts
 
-        _prepare(task)
-        address = nearest(task["addresses"], task["token"])
         # A replacement draws other numbers than the one before it.
-        _act({**task, "address": address, "generation": task["generation"] + own_restarts()})
+        task = {**task, "generation": task["generation"] + own_restarts()}
+        _act({**task, "address": nearest(task["addresses"], task["token"])})
 
 
 def _act_in_process(_connection: object, task: dict[str, Any]) -> None:
-    _prepare(task)
     _act(task)
-
-
-def _prepare(task: dict[str, Any]) -> None:
-    torch.set_num_threads(1)
-    for module in task["config"]["worker_imports"]:
-        importlib.import_module(module)
 
 
 def _act(task: dict[str, Any]) -> None:
     """Act until the server is gone."""
+    torch.set_num_threads(1)
+    for module in task["config"]["worker_imports"]:
+        importlib.import_module(module)
     config = from_json(task["config"])
     with connect(task["address"], token=task.get("token")) as connection:
         subscription = connection.weights().subscribe()
