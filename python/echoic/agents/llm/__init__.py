@@ -43,7 +43,7 @@ _MODULES = {
     "group_replay": "GroupReplay",
     "learner": "GRPOConfig GRPOLearner PPOTokenConfig PPOTokenLearner RLOOConfig RLOOLearner "
     "TokenLearner TokenLearnerConfig",
-    "lora": "LoRAConfig add_lora merge_lora without_lora",
+    "lora": "LoRAConfig add_lora",
     "model": "CausalModel KVShape PagedBatch Span TinyConfig TinyTransformer",
     "radix": "RadixTree",
     "remote": "RemoteEngine",
