@@ -139,7 +139,7 @@ environment = EnvironmentProcess("misbehaving", timeout=1.0, imports=["misbehavi
 environment.reset(seed=1)
 print(environment.worker_pid, flush=True)
 if sys.argv[2] == "killed":
-    environment._worker.send("step", 1.0, action="hold the interpreter")
+    environment._worker.send("step", 0.2, action="hold the interpreter")
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
