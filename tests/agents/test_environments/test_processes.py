@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gymnasium
@@ -113,7 +114,13 @@ def test_whatever_a_worker_does_ends_its_episode_at_most(monkeypatch):
     assert environment.worker_pid == pid
 
     child = environment.step("have children")[-1]["child"]
-    environment.close()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(environment.step, "hang")
+        time.sleep(0.1)
+        environment.close()
+        # The wait would have taken 20 seconds.
+        with pytest.raises(EnvironmentProcessError, match="is closed"):
+            waiting.result(timeout=10)
     environment.close()
     assert is_gone(pid)
     assert is_gone(child)
@@ -139,7 +146,7 @@ environment = EnvironmentProcess("misbehaving", timeout=1.0, imports=["misbehavi
 environment.reset(seed=1)
 print(environment.worker_pid, flush=True)
 if sys.argv[2] == "killed":
-    environment._worker.send("step", 1.0, action="hold the interpreter")
+    environment._worker.send("step", 0.2, action="hold the interpreter")
     os.kill(os.getpid(), signal.SIGKILL)
 """
 

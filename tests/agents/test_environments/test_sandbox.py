@@ -143,7 +143,7 @@ def test_nothing_of_it_runs_when_a_call_returns(box, monkeypatch):
     monkeypatch.setattr(sandbox, "_CHILD", f"{sandbox._CHILD}# {mark}")
     box = Sandbox(box.isolation, seconds=0.2)
     # Much memory takes long to give back.
-    for code in ("x = bytearray(300 << 20)\nwhile True: pass", "x = bytearray(300 << 20)"):
+    for code in ("x = bytearray(150 << 20)\nwhile True: pass", "x = bytearray(150 << 20)"):
         box.run(code)
         running = []
         for one in Path("/proc").glob("[0-9]*/cmdline"):

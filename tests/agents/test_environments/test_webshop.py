@@ -166,7 +166,7 @@ def test_items_that_may_be_looked_at_are_counted():
 
 def test_a_budget_bounds_goals_and_purchases():
     rich, poor = make(), make(budget_limit=50.0)
-    prices = {one.asin: one.price for one in rich._shop.products.values()}
+    prices = {one.asin: one.price for one in rich._shop.products}
     assert len(rich.goals) == 120 > len(poor.goals) > 0
     assert max(one.product.price for one in poor.goals) <= 50.0
     poor.reset(seed=0)
@@ -195,11 +195,11 @@ def test_goals_and_prices_are_the_same_in_another_process():
     code = (
         "from echoic.agents.environments import make_environment\n"
         "shop = make_environment('webshop', num_products=30)\n"
-        "print(shop.goals[0].instruction, list(shop._shop.products.values())[7].price)"
+        "print(shop.goals[0].instruction, shop._shop.products[7].price)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     shop = make(num_products=30)
-    first = f"{shop.goals[0].instruction} {list(shop._shop.products.values())[7].price}"
+    first = f"{shop.goals[0].instruction} {shop._shop.products[7].price}"
     assert ran.stdout.strip() == first
     assert make(num_products=30, catalogue_seed=1).goals[0] != shop.goals[0]
 

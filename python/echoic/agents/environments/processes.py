@@ -138,7 +138,7 @@ class JsonProcess(Process):
                 if not came or len(line) > _LONGEST_ANSWER:
                     raise ConnectionError("the end, or too long an answer")
             answer = json.loads(line, object_hook=from_json)
-        except (OSError, ValueError) as error:
+        except (OSError, TypeError, ValueError) as error:
             raise self._lost("an answer", timeout, error) from error
         if "is" in answer:
             return answer["is"]

@@ -25,12 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from echoic.agents import _checks
-from echoic.agents.environments.base import (
-    EchoRLEnvironment,
-    EnvironmentConfig,
-    Outcome,
-    package,
-)
+from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome, package
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -246,9 +241,6 @@ _OPERATORS: dict[str, Callable[[Fraction, Fraction], Fraction | None]] = {
 }
 _NODES: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _UNREADABLE = (SyntaxError, ValueError, MemoryError, RecursionError)
-# Numbers of the vector per number that is left: a place for each whole number up to 27, and four.
-_PLACES = 28
-_PER_NUMBER = _PLACES + 4
 
 
 @dataclass
@@ -261,7 +253,6 @@ class Game24Config(EnvironmentConfig):
         max_expression_length: Longest text of an answer, in characters.
         attempts: Wrong answers that end the episode.
         action_space_size: Most steps that are listed; see :class:`Game24Environment`.
-        state_encoding_dim: At least 128 numbers, which encode the numbers that are left.
     """
 
     allow_fractions: bool = True
@@ -271,7 +262,6 @@ class Game24Config(EnvironmentConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         _checks.whole(self, "max_expression_length", "attempts")
-        _checks.whole(self, "state_encoding_dim", least=4 * _PER_NUMBER)
 
 
 class Expression(NamedTuple):
@@ -450,16 +440,6 @@ class Game24Environment(EchoRLEnvironment):
 
     def _commands(self) -> tuple[str, ...]:
         return tuple(step.said for step in _steps(self._left, self.config.allow_fractions))
-
-    def _vector(self, text: str) -> NDArray[np.float32]:
-        vector = np.zeros(self.config.state_encoding_dim, np.float32)
-        for i, number in enumerate(self._left):
-            own = vector[i * _PER_NUMBER : (i + 1) * _PER_NUMBER]
-            if number.denominator == 1 and 0 <= number < _PLACES:
-                own[int(number)] = 1
-            size = float(np.log1p(abs(float(number))) / 12)
-            own[_PLACES:] = (1, min(size, 1.0), number.denominator == 1, number < 0)
-        return vector
 
     def _expert(self) -> str | None:
         """Return the next step of a solution, of listed steps if they suffice."""

@@ -22,7 +22,8 @@ import math
 import random
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,7 +34,7 @@ from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 __all__ = ["WebShopConfig", "WebShopEnvironment"]
 
@@ -389,67 +390,11 @@ class BM25:
         return [int(i) for i in order if scores[i] > 0]
 
 
-@dataclass
-class _Visit:
-    """The state of an episode: the page that is shown, and what led to it."""
-
-    #: ``"search"``, ``"results"``, ``"item"``, or one of ``SUBPAGES``.
-    page: str = "search"
-    results: Sequence[Product] = ()
-    number: int = 1
-    item: Product | None = None
-    chosen: dict[str, str] = field(default_factory=dict)
-    #: All items that were opened in the episode.
-    opened: set[str] = field(default_factory=set)
-
-    @property
-    def listed(self) -> Sequence[Product]:
-        return self.results[(self.number - 1) * _PER_PAGE : self.number * _PER_PAGE]
-
-    def buttons(self) -> list[str]:
-        """List what can be clicked, except items and options."""
-        if self.page == "results":
-            more = self.number * _PER_PAGE < len(self.results)
-            return [BACK, *[NEXT] * more, *[PREVIOUS] * (self.number > 1)]
-        if self.page == "search":
-            return []
-        return [BUY, BACK, PREVIOUS, *SUBPAGES] if self.page == "item" else [BACK, PREVIOUS]
-
-    def values(self) -> dict[str, str]:
-        """Map values of options that can be clicked to their options; the first of equal ones."""
-        options = self.item.options if self.page == "item" and self.item is not None else {}
-        found: dict[str, str] = {}
-        for name, values in options.items():
-            for value in values:
-                found.setdefault(value, name)
-        return found
-
-    def text(self, instruction: str) -> str:
-        """Return the page's text."""
-        parts, item = ["Instruction:", instruction], self.item
-        if self.page == "search":
-            parts = ["WebShop", *parts, "Search"]
-        elif self.page == "results":
-            parts += [BACK, f"Page {self.number} (Total results: {len(self.results)})"]
-            parts += self.buttons()[1:]
-            parts += [part for one in self.listed for part in (one.asin, one.name, one.price_tag)]
-        elif item is not None:
-            parts += [BACK, PREVIOUS]
-            if self.page == "item":
-                parts += [part for name, own in item.options.items() for part in (name, *own)]
-                chosen = ", ".join(f"{name}: {value}" for name, value in self.chosen.items())
-                parts += [f"Chosen: {chosen}"] * bool(chosen)
-                parts += [item.name, f"Price: {item.price_tag}", *SUBPAGES, BUY]
-            else:
-                parts += [item.description] if self.page == "Description" else item.bullets
-        return " [SEP] ".join(parts)
-
-
 @dataclass(frozen=True)
 class _Shop:
     """The constant part, which environments of one process share."""
 
-    products: dict[str, Product]
+    products: list[Product]
     goals: list[Goal]
     index: BM25
     queries: list[str]
@@ -467,7 +412,7 @@ def _open(path: str | None, website_type: str, count: int, seed: int) -> _Shop:
         options = " ".join(f"{name}: {', '.join(values)}" for name, values in one.options.items())
         texts.append(" ".join([one.name, one.description, *one.bullets[:1], options]))
     return _Shop(
-        {one.asin.lower(): one for one in products},
+        products,
         [one for one in goals if website_type in (one.product.category, "all")],
         BM25(texts),
         list(dict.fromkeys(one.query for one in products)),
@@ -510,89 +455,128 @@ class WebShopEnvironment(EchoRLEnvironment):
 
     def _start(self, options: dict[str, Any]) -> str:
         self._goal = self.goals[self._index_of(options, "goal", len(self.goals))]
-        self._visit = _Visit()
         self._tried = 0
+        self._opened: set[str] = set()
+        self._results: list[Product] = []
+        self._go(0)
         return self._look()
 
+    # The page: 0 is the search, others are results from 1 on, unless an item is open.
+
+    def _go(self, number: int) -> None:
+        self._number, self._subpage = number, ""
+        self._item: Product | None = None
+        at = number * _PER_PAGE
+        self._shelf = self._results[max(0, at - _PER_PAGE) : at]
+
+    def _read(self, subpage: str) -> None:
+        self._subpage = subpage
+
+    def _choose(self, name: str, value: str) -> None:
+        self._chosen[name] = value
+
+    def _open(self, item: Product) -> Outcome | None:
+        count = len(self._opened)
+        if item.asin not in self._opened and count >= self.config.max_cart_items:
+            full = f"You have looked at {count} items, which is as many as you may."
+            return Outcome(f"{full} [SEP] {self._look()}")
+        self._opened.add(item.asin)
+        self._item = item
+        self._chosen: dict[str, str] = {}
+        return None
+
+    def _buy(self) -> Outcome:
+        item = self._item
+        if item is None or item.price > self.config.budget_limit:
+            return Outcome(f"That is more than your budget. [SEP] {self._look()}")
+        reward = reward_of(item, self._goal, item.price, self._chosen)
+        text = f"Thank you for shopping with us! [SEP] Your score: {reward.total:.2f}"
+        details = {"asin": item.asin, "parts": reward._asdict(), "chosen": dict(self._chosen)}
+        return Outcome(text, reward.total, True, reward.total, details)
+
+    def _clicks(self) -> dict[str, Callable[[], Any]]:
+        """Map what can be clicked to what it does, in the order in which it is listed."""
+        number, item, home = self._number, self._item, partial(self._go, 0)
+        clicks: dict[str, Callable[[], Any]] = {}
+        if not number:
+            return clicks
+        if item is None:
+            clicks = {one.asin: partial(self._open, one) for one in self._shelf}
+            clicks[BACK] = home
+            if number * _PER_PAGE < len(self._results):
+                clicks[NEXT] = partial(self._go, number + 1)
+            if number > 1:
+                clicks[PREVIOUS] = partial(self._go, number - 1)
+        elif self._subpage:
+            clicks = {BACK: home, PREVIOUS: partial(self._read, "")}
+        else:
+            clicks = {BUY: self._buy, BACK: home, PREVIOUS: partial(self._go, number)}
+            clicks |= {one: partial(self._read, one) for one in SUBPAGES}
+        clicks = {text.lower(): do for text, do in clicks.items()}
+        if item is not None and not self._subpage:
+            for name, values in item.options.items():
+                for value in values:
+                    clicks.setdefault(value, partial(self._choose, name, value))
+        return clicks
+
     def _look(self) -> str:
-        return self._visit.text(self._goal.instruction)
+        """Return the page's text."""
+        parts, item = ["Instruction:", self._goal.instruction], self._item
+        if not self._number:
+            parts = ["WebShop", *parts, "Search"]
+        elif item is None:
+            parts += [BACK, f"Page {self._number} (Total results: {len(self._results)})"]
+            parts += [one for one in (NEXT, PREVIOUS) if one.lower() in self._clicks()]
+            parts += [part for one in self._shelf for part in (one.asin, one.name, one.price_tag)]
+        elif self._subpage:
+            shown = [item.description] if self._subpage == SUBPAGES[0] else item.bullets
+            parts += [BACK, PREVIOUS, *shown]
+        else:
+            parts += [BACK, PREVIOUS]
+            parts += [part for name, own in item.options.items() for part in (name, *own)]
+            chosen = ", ".join(f"{name}: {value}" for name, value in self._chosen.items())
+            parts += [f"Chosen: {chosen}"] * bool(chosen)
+            parts += [item.name, f"Price: {item.price_tag}", *SUBPAGES, BUY]
+        return " [SEP] ".join(parts)
 
     def _apply(self, command: str) -> Outcome | None:
         match = _COMMAND.fullmatch(command)
         if match is None:
             return None
         verb, what = match[1].lower(), match[2].strip()
-        visit, low = self._visit, what.lower()
-        values = visit.values()
-        buttons = {one.lower(): one for one in visit.buttons()}
-        if verb == "search":
-            if visit.page != "search":
-                return None
-            products = list(self._shop.products.values())
-            found = self._shop.index.search(what, self.config.max_search_results)
-            self._visit = _Visit("results", [products[i] for i in found], opened=visit.opened)
-        elif low in buttons:
-            return self._press(buttons[low])
-        elif low in values:
-            visit.chosen[values[low]] = low
-        elif visit.page != "results" or low not in {one.asin.lower() for one in visit.listed}:
+        clicks = self._clicks()
+        if verb == "click" and what.lower() in clicks:
+            return clicks[what.lower()]() or Outcome(self._look())
+        if verb == "click" or self._number:
             return None
-        elif low not in visit.opened and len(visit.opened) >= self.config.max_cart_items:
-            full = f"You have looked at {len(visit.opened)} items, which is as many as you may."
-            return Outcome(f"{full} [SEP] {self._look()}")
-        else:
-            visit.opened.add(low)
-            visit.page, visit.item, visit.chosen = "item", self._shop.products[low], {}
-        return Outcome(self._look())
-
-    def _press(self, button: str) -> Outcome:
-        visit, item = self._visit, self._visit.item
-        if button == BUY:
-            if item is None or item.price > self.config.budget_limit:
-                return Outcome(f"That is more than your budget. [SEP] {self._look()}")
-            reward = reward_of(item, self._goal, item.price, visit.chosen)
-            text = f"Thank you for shopping with us! [SEP] Your score: {reward.total:.2f}"
-            details = {
-                "asin": item.asin,
-                "parts": reward._asdict(),
-                "chosen": dict(visit.chosen),
-            }
-            return Outcome(text, reward.total, True, reward.total, details)
-        if button == BACK:
-            self._visit = _Visit(opened=visit.opened)
-        elif button in SUBPAGES:
-            visit.page = button
-        elif visit.page == "results":
-            visit.number += 1 if button == NEXT else -1
-        else:
-            visit.page = "results" if visit.page == "item" else "item"
+        found = self._shop.index.search(what, self.config.max_search_results)
+        self._results = [self._shop.products[i] for i in found]
+        self._go(1)
         return Outcome(self._look())
 
     def _commands(self) -> Sequence[str]:
-        visit = self._visit
-        if visit.page == "search":
-            words = dict.fromkeys([self._goal.request, *self._shop.queries])
-            return [f"search[{one}]" for one in words]
-        items = [one.asin for one in visit.listed] if visit.page == "results" else []
-        return [f"click[{one.lower()}]" for one in (*items, *visit.buttons(), *visit.values())]
+        if self._number:
+            return [f"click[{one}]" for one in self._clicks()]
+        words = dict.fromkeys([self._goal.request, *self._shop.queries])
+        return [f"search[{one}]" for one in words]
 
     def _expert(self) -> str | None:
         """Search for the goal's item by its name, choose what is asked for, buy it."""
-        visit, goal = self._visit, self._goal
-        item = goal.product
-        if visit.page == "search":
+        goal, item, clicks = self._goal, self._goal.product, self._clicks()
+        if not self._number:
             self._tried += 1
             return f"search[{(item.query, item.name, goal.request)[self._tried % 3]}]"
-        if visit.page == "results":
-            more = NEXT if NEXT in visit.buttons() else BACK
-            return f"click[{(item.asin if item in visit.listed else more).lower()}]"
-        if visit.page != "item" or visit.item is not item:
+        if self._item is None:
+            ways = (item.asin, NEXT, BACK)
+            return f"click[{next(one.lower() for one in ways if one.lower() in clicks)}]"
+        if self._subpage or self._item is not item:
             return f"click[{PREVIOUS.lower()}]"
         for option in goal.options:
-            if not is_met(option, visit.chosen.values()):
-                free = [v for v, name in visit.values().items() if name not in visit.chosen]
+            if not is_met(option, self._chosen.values()):
+                free = [own for name, own in item.options.items() if name not in self._chosen]
+                fits = [one for own in free for one in own if is_met(option, [one])]
                 wanted = option[1] if isinstance(option, tuple) else option
-                if fits := [one for one in free if is_met(option, [one])]:
+                if fits:
                     return f"click[{wanted if wanted in fits else fits[0]}]"
         return f"click[{BUY.lower()}]"
 
