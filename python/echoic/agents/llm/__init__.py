@@ -20,28 +20,24 @@ if TYPE_CHECKING:
     from echoic.agents.llm.learner import *
     from echoic.agents.llm.lora import *
     from echoic.agents.llm.model import *
-    from echoic.agents.llm.radix import *
     from echoic.agents.llm.remote import *
     from echoic.agents.llm.replica import *
     from echoic.agents.llm.requests import *
-    from echoic.agents.llm.routing import *
     from echoic.agents.llm.scheduler import *
     from echoic.agents.llm.trainer import *
 
 _MODULES = {
     "batch": "TokenBatch",
     "batcher": "Batcher",
-    "cache": "KVCacheManager PagePool",
+    "cache": "KVCacheManager PagePool RadixTree",
     "config": "ExecutionConfig",
     "engine": "AsyncExecutionEngine",
     "learner": "GRPOConfig GRPOLearner RLOOConfig RLOOLearner TokenLearner TokenLearnerConfig",
     "lora": "LoRAConfig add_lora merge_lora without_lora",
     "model": "CausalModel KVShape PagedBatch Span TinyConfig TinyTransformer",
-    "radix": "RadixTree",
-    "remote": "RemoteEngine",
+    "remote": "PrefixRouter RemoteConfig RemoteEngine",
     "replica": "DIALECTS Dialect Fault Replica",
     "requests": "RolloutRequest RolloutResult RolloutToken SamplingParams",
-    "routing": "PrefixRouter RemoteConfig",
     "scheduler": "LatencyScheduler",
     "trainer": "Answer LLMConfig LLMTrainer",
 }
