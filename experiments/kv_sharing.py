@@ -32,7 +32,7 @@ from echoic.agents.llm import (
     TinyConfig,
     TinyTransformer,
 )
-from echoic.agents.llm.requests import Rollout
+from echoic.agents.llm.batcher import Rollout
 from torch.utils.flop_counter import FlopCounterMode
 
 from experiments._seeds import Rows, show
