@@ -27,7 +27,7 @@ def play(
 
 def reader(chat: list[Message]) -> str:
     """What a model that reads the sign would say."""
-    seen = [one for one in chat if one.role == "user"][-1].text.partition("\n\nPlan")[0]
+    seen = [one for one in chat if one.role == "user"][-1].text
     color = seen.rpartition("says: open the ")[2].split(" ")[0]
     return f"Thought: the sign says {color}.\nAction: open {color} door"
 
@@ -235,20 +235,6 @@ def test_a_command_that_may_be_unlisted_is_not_refused():
     episode, policy = play(backbone, Wide(EnvironmentConfig(action_space_size=20)))
     assert episode.success
     assert policy.invalid == 0
-
-
-def test_a_plan_in_words_is_made_and_stands_at_the_end():
-    def reply(chat: list[Message]) -> str:
-        if "what your plan is" in chat[-1].text:
-            return "Read every sign.\nAnd so on."
-        assert chat[-1].text.endswith("\n\nPlan: Read every sign.")
-        return reader([Message("user", chat[-1].text.partition("\n\nPlan")[0])])
-
-    backbone = Scripted(reply)
-    episode, _ = play(backbone, Signs(5), plan_every=2)
-    assert episode.success, episode.error
-    assert episode.usage.requests == len(backbone.chats) == 5 + 3
-    assert not any("Plan:" in one.text for chat in backbone.chats for one in chat[:-1])
 
 
 def test_a_model_that_fails_is_an_error_of_the_episode():

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from echoic.agents import _checks
-from echoic.agents.backbones.base import Message, with_plan
+from echoic.agents.backbones.base import Message
 from echoic.agents.baselines.base import Method
 from echoic.agents.environments.base import read_settings
 from echoic.agents.episodes import Decision, Usage, used_by
@@ -214,8 +214,6 @@ class ReActConfig:
         examples: Pairs of observation and answer, shown before an episode. Default: one of ours.
         choice: How a command is chosen where all are listed: ``"likeliest"`` after the thought, if
             the backbone has ``score``, or the one that is ``"said"``.
-        plan_every: Turns between two plans in words, which stand at the end of each prompt: a
-            replacement of plans in vectors for backbones that take none. 0 makes no plans.
     """
 
     max_tokens: int = 128
@@ -225,12 +223,11 @@ class ReActConfig:
     retries: int = 1
     examples: tuple[tuple[str, str], ...] | None = None
     choice: str = "likeliest"
-    plan_every: int = 0
 
     def __post_init__(self) -> None:
         _checks.whole(self, "max_tokens", "history")
         _checks.whole(self, "max_characters", least=100)
-        _checks.whole(self, "retries", "plan_every", least=0)
+        _checks.whole(self, "retries", least=0)
         _checks.one_of(self, "choice", ("likeliest", "said"))
         _checks.number(self, "temperature", least=0, finite=False)
 
@@ -248,15 +245,13 @@ class ReActPolicy(_Prompting):
         # Observation and answer of each turn.
         self._turns: list[tuple[str, str]] = []
         self._examples = self._config.examples or ()
-        self._plan = ""
-        self._acted = 0
 
     async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> Decision:
         """Think and act."""
         config = self._config
         seen = "Observation: " + clip(observation["text"], config.max_characters)
         commands = info["commands"]
-        if not self._acted and config.examples is None:
+        if not self._turns and config.examples is None:
             # The same in all prompts of an episode, so that they begin alike.
             self._examples = (EXAMPLE,) if commands else (FREE_EXAMPLE,)
         chat = [self._system]
@@ -264,17 +259,11 @@ class ReActPolicy(_Prompting):
             chat += [Message("user", shown), Message("assistant", said)]
         now = f"{show_commands(commands)}\n\n{seen}" if commands else seen
         chat.append(Message("user", now))
-        if config.plan_every and self._acted % config.plan_every == 0:
-            ask = f"{now}\n\nBefore you act: say in one short sentence what your plan is."
-            text = await self._ask([*chat[:-1], Message("user", ask)], config.temperature, _STOP)
-            self._plan = clip(text.strip().partition("\n")[0], config.max_characters)
-        chat = with_plan(chat, self._plan)
         scored = config.choice == "likeliest" and self._backbone.can_score
         if scored and restricted(info):
             thought, done = await self._choose(chat, commands)
         else:
             thought, done = await self._say(chat, info)
-        self._acted += 1
         said = f"Thought: {thought}\nAction: {done}" if thought else f"Action: {done}"
         self._turns.append((seen, clip(said, config.max_characters)))
         if len(self._turns) > config.history:
@@ -370,12 +359,9 @@ class TreeOfThoughtsConfig:
         breadth: Most thoughts that are proposed for a state, b.
         depth: Levels, d.
         beam: States of a level that are kept. Default: all.
-        judge: ``"value"`` asks for a number from 1 to 10 for each state; ``"vote"`` shows all of a
-            level and asks for the best.
-        votes: Votes on a level.
         max_nodes: Most nodes of a tree; settings that allow more are refused.
         max_tokens: Most tokens of an answer.
-        temperature: For proposals and votes; values and answers are the likeliest.
+        temperature: For proposals; values and answers are the likeliest.
         history: Most earlier steps of the episode that the model sees.
         max_characters: Longest observation.
     """
@@ -383,8 +369,6 @@ class TreeOfThoughtsConfig:
     breadth: int = 3
     depth: int = 2
     beam: int | None = None
-    judge: str = "value"
-    votes: int = 3
     max_nodes: int = 1000
     max_tokens: int = 128
     temperature: float = 0.7
@@ -392,10 +376,9 @@ class TreeOfThoughtsConfig:
     max_characters: int = 4000
 
     def __post_init__(self) -> None:
-        _checks.whole(self, "breadth", "depth", "votes", "max_nodes", "max_tokens")
+        _checks.whole(self, "breadth", "depth", "max_nodes", "max_tokens")
         if self.beam is not None:
             _checks.whole(self, "beam")
-        _checks.one_of(self, "judge", ("value", "vote"))
         _checks.whole(self, "history", least=0)
         _checks.whole(self, "max_characters", least=100)
         _checks.number(self, "temperature", least=0, finite=False)
@@ -456,7 +439,8 @@ class TreeOfThoughtsPolicy(_Prompting):
                 break
             self.nodes += len(made)
             self.leaves += len(made) if level == self._config.depth else 0
-            worth = await self._judge(made)
+            # One needs no comparison.
+            worth = await _all([self._value(one) for one in made]) if len(made) > 1 else [1]
             # The first proposal of equal ones.
             order = sorted(range(len(made)), key=lambda index: -worth[index])
             best = made[order[0]]
@@ -488,38 +472,16 @@ class TreeOfThoughtsPolicy(_Prompting):
         )
         return list(dict.fromkeys(one for one in real if one is not None))[: config.breadth]
 
-    async def _judge(self, made: Sequence[Path]) -> list[float]:
-        if len(made) == 1:
-            return [1.0]
-        if self._config.judge == "value":
-            return await _all([self._value(path) for path in made])
-        counts = [0.0] * len(made)
-        for choice in await _all([self._vote(made) for _ in range(self._config.votes)]):
-            if choice:
-                counts[choice - 1] += 1
-        return counts
-
-    async def _value(self, path: Path) -> float:
+    async def _value(self, path: Path) -> int:
+        """Ask how good a path is, from 1 to 10; 0, and counted, if the answer can't be read."""
         text = await self._question(
             f"\n\nSomeone plans these steps:\n{_numbered(path)}\n\nHow good is this plan, from 1 "
             f"(useless) to {_BEST} (certain to succeed)? Say the number only.",
             0.0,
         )
-        return float(self._number(text, _BEST))
-
-    async def _vote(self, made: Sequence[Path]) -> int:
-        shown = "\n".join(f"Plan {i}: {', then '.join(p)}" for i, p in enumerate(made, 1))
-        text = await self._question(
-            f"\n\n{shown}\n\nWhich plan is best? Say its number only.", self._config.temperature
-        )
-        return self._number(text, len(made))
-
-    def _number(self, text: str, most: int) -> int:
-        """Read the first number of an answer; 0, and counted, unless it is from 1 to ``most``."""
         found = _NUMBER.search(text)
-        number = int(found[1]) if found else 0
-        if 1 <= number <= most:
-            return number
+        if found and 1 <= int(found[1]) <= _BEST:
+            return int(found[1])
         self.unread += 1
         return 0
 

@@ -158,30 +158,33 @@ class PPO(TrainedMethod):
 
 
 class PPORLHF(PPO):
-    """PPO that sees a learned reward only, with the setting ``reward="preferences"``.
+    """PPO that sees a learned reward only; its setting is ``reward="preferences"``.
 
     A network learns along the way which of two segments is preferred
     (:class:`~echoic.agents.training.PreferenceReward`): that with the higher reward of the
-    environment, in place of people. Without the setting it is ``ppo``, and reported as that.
+    environment, in place of people.
+
+    Raises:
+        ArgumentError: Without the setting: that is :class:`PPO`, as which a benchmark reports it.
     """
 
     name: ClassVar[str] = "ppo-rlhf"
     own: ClassVar[frozenset[str]] = frozenset({"reward"})
 
     def _trainer(self) -> EchoRLTrainer:
-        reward = self.cell.settings.get("reward", "environment")
-        if reward not in ("environment", "preferences"):
-            raise ArgumentError(f"reward must be one of environment, preferences, not {reward!r}")
-        learned = reward == "preferences"
-        self.model = PreferenceReward(self.config, seed=self.cell.seed) if learned else None
+        if (reward := self.cell.settings.get("reward")) != "preferences":
+            raise ArgumentError(
+                f'ppo-rlhf needs reward="preferences", not {reward!r}; without preferences it is '
+                "ppo"
+            )
+        self.model = PreferenceReward(self.config, seed=self.cell.seed)
         return EchoRLTrainer(self.config, resume=True, reward_model=self.model)
 
     async def train(self) -> Mapping[str, Any]:
         """Train within the cell's steps; return also how well preferences were explained."""
-        found, model = await super().train(), self.model
-        if model is None:
-            return found
-        return {**found, "preferences": model.answers, "preference_accuracy": model.accuracy}
+        found = await super().train()
+        more = {"preferences": self.model.answers, "preference_accuracy": self.model.accuracy}
+        return {**found, **more}
 
 
 _NUMBER = re.compile(r"(?<![\d.])(10|\d)(?:\.\d+)?(?!\d)")

@@ -242,18 +242,10 @@ def cells_of(config: BenchmarkConfig) -> Iterator[CellName]:
 def _hash(settings: dict[str, Any]) -> str:
     try:
         text = json.dumps(settings, sort_keys=True, default=_plain)
-    except TypeError as error:
-        raise ArgumentError(
-            f"settings of tasks and methods must be plain data, not {error}"
-        ) from None
+    except (TypeError, AttributeError) as error:
+        raise ArgumentError(f"settings of tasks and methods must be plain data: {error}") from None
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(type(value).__name__)
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value.tolist()

@@ -13,7 +13,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from echoic.errors import ArgumentError
 
@@ -34,8 +34,6 @@ __all__ = [
 
 # Most ways to choose signs that are counted; of more, this many are drawn.
 _WAYS = 20_000
-# The share of values that a statistic leaves out at either end.
-_TRIMMED = {"mean": 0.0, "iqm": 0.25}
 
 
 def interquartile_mean(values: ArrayLike) -> float:
@@ -71,7 +69,7 @@ def bootstrap_interval(
     groups = [np.asarray(values, np.float64).reshape(-1) for values in strata]
     if not groups or any(not group.size for group in groups):
         raise ArgumentError("every stratum needs at least one value")
-    if statistic not in _TRIMMED:
+    if statistic not in ("mean", "iqm"):
         raise ArgumentError(f"statistic must be mean or iqm, not {statistic!r}")
     smallest = min(group.size for group in groups)
     freedom = sum(group.size for group in groups) - len(groups)
@@ -79,14 +77,15 @@ def bootstrap_interval(
         return None
 
     def of(*drawn: Any, axis: int) -> Any:
-        return stats.trim_mean(np.concatenate(drawn, axis), _TRIMMED[statistic], axis)
+        values = np.concatenate(drawn, axis)
+        return values.mean(axis) if statistic == "mean" else stats.trim_mean(values, 0.25, axis)
 
-    wider = math.sqrt(smallest / (smallest - 1)) * stats.t.ppf(0.975, freedom)
+    wider = math.sqrt(smallest / (smallest - 1)) * special.stdtrit(freedom, 0.975)
     found = stats.bootstrap(
         groups,
         of,
         n_resamples=resamples,
-        confidence_level=1 - 2 * stats.norm.sf(wider),
+        confidence_level=1 - 2 * special.ndtr(-wider),
         method="percentile",
         random_state=np.random.default_rng(seed),
     ).confidence_interval
