@@ -49,7 +49,7 @@ from echoic.agents.llm.learner import (
     TokenLearner,
     TokenLearnerConfig,
 )
-from echoic.agents.llm.lora import LoRAConfig, merge_lora
+from echoic.agents.llm.lora import LoRAConfig
 from echoic.agents.llm.requests import SamplingParams
 from echoic.agents.llm.soft_prefix import PlanPrefix
 from echoic.agents.llm.tasks import read_command
@@ -414,10 +414,10 @@ class LLMTrainer:
             ArgumentError: If it is no model of transformers.
         """
         policy = self.learner.policy
-        model = merge_lora(policy) if self.config.learner.lora is not None else policy
+        model = policy.get_base_model() if self.config.learner.lora is not None else policy
         if not callable(getattr(model, "save_pretrained", None)):
             raise ArgumentError(f"a {type(model).__name__} is no model of transformers")
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, state_dict=self.learner.weights())
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(folder)
 
