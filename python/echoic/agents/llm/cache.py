@@ -143,8 +143,8 @@ def as_tokens(sequence: Any) -> tuple[Hashable, ...]:
     )
 
 
-def common(one: tuple[Hashable, ...], other: tuple[Hashable, ...]) -> int:
-    """Return how many tokens two sequences have in common from their start.
+def common(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
+    """Return how many items two tuples, or two texts of bytes, have in common from their start.
 
     >>> common((1, 2, 3), (1, 2, 4, 5))
     2

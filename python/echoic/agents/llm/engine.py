@@ -38,7 +38,7 @@ from echoic.agents.llm.requests import (
 from echoic.errors import ArgumentError, ClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
     from echoic.agents.llm.batcher import Runner
 
@@ -305,7 +305,7 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
         model = self.model
         if not tokens:
             raise ArgumentError("a rollout needs at least one token to start from")
-        virtual = {
+        virtual: dict[Hashable, bytes] = {
             token: self._vector(token, vector) for token, vector in request.embeddings.items()
         }
         given = (*(t for t in tokens if t not in virtual), *request.sampling.forced)
@@ -339,7 +339,7 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
             raise ArgumentError(
                 f"the embedding of {token} must be {width} finite numbers; got shape {row.shape}"
             )
-        return row.tobytes()
+        return bytes(row.tobytes())
 
     def _start(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
