@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from echoic.agents.bandwidth import BandwidthConfig, BandwidthEfficiencyTracker
+from echoic.agents.bandwidth import BandwidthEfficiencyTracker
 from echoic.agents.devices import resolve
 from echoic.agents.llm.batcher import Batcher, PolicyRunner, Progress, Rollout, read_states
 from echoic.agents.llm.cache import KVCacheManager, as_tokens
@@ -35,6 +35,7 @@ from echoic.agents.llm.requests import (
     SamplingParams,
     check_reward,
 )
+from echoic.agents.llm.scheduler import costs
 from echoic.errors import ArgumentError, ClosedError
 
 if TYPE_CHECKING:
@@ -93,15 +94,7 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
         self.config = config or ExecutionConfig()
         super().__init__(self.config.priority_queue_size, self.config.max_results)
         self.device = resolve(device)
-        self.tracker = tracker or BandwidthEfficiencyTracker(
-            BandwidthConfig(
-                attention_scale=self.config.bandwidth_scale,
-                schedule_epsilon=self.config.schedule_epsilon,
-                bandwidth_weight=self.config.bandwidth_weight,
-                queue_weight=self.config.queue_weight,
-                enable_bandwidth_scheduling=self.config.enable_bandwidth_scheduling,
-            )
-        )
+        self.tracker = tracker or BandwidthEfficiencyTracker(costs(self.config))
         self.cache: KVCacheManager | None = None
         self.model = self._read_model(model)
         arguments = (self.config, self.tracker, time.monotonic)
@@ -262,7 +255,7 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
         if self._pumping is not None and not self._pumping.get_loop().is_closed():
             self._pumping.cancel()
         if self._worker is not None:
-            self._worker.shutdown(wait=True, cancel_futures=True)
+            self._worker.shutdown(cancel_futures=True)
         self._fail_all("shutdown", "the engine was shut down")
 
     async def aclose(self) -> None:
