@@ -103,7 +103,7 @@ def score(
     model's dtype: ratios of probabilities lose their meaning in 8 bits.
 
     Logits are computed at the learned tokens alone, as prompts are often longer than answers. With
-    ``chunk`` they are computed for so many tokens at a time, and again for the gradient.
+    ``chunk`` they are computed for this many tokens at a time, and again for the gradient.
     """
     head = output_layer(policy)
     scored: list[tuple[Tensor, Tensor]] = []
