@@ -26,6 +26,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from echoic.agents.devices import put
+from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -161,6 +162,20 @@ def output_layer(policy: Any) -> Any:
     return None if find is None else find()
 
 
+def make_value_head(policy: Any, device: torch.device) -> nn.Linear:
+    """Return a layer that makes values of hidden states, all 0 at first."""
+    head = output_layer(policy)
+    if head is None:
+        raise ArgumentError(
+            "values are learned from the inputs of the model's output layer: the policy needs "
+            "get_output_embeddings(), as models of transformers have it"
+        )
+    layer = nn.Linear(head.weight.shape[-1], 1, device=device)
+    for one in layer.parameters():
+        nn.init.zeros_(one)
+    return layer
+
+
 @contextmanager
 def recomputed(layers: Sequence[Any]) -> Iterator[None]:
     """Let ``layers`` keep their inputs only in this block, and run again for the gradient.
@@ -275,15 +290,10 @@ def token_weights(
 def importance_ratio(log_ratio: Tensor, items: Tensor, size: int, level: RatioLevel) -> Tensor:
     """Return how much likelier a token, or the whole of its item, is than it was, (tokens,).
 
-    As ``echoic.primitives.compute_importance_weights``, with a gradient; an item's ratio is that of
-    each of its tokens. Ratios are bounded to exp(±20).
-
-    Args:
-        log_ratio: Differences of log-probabilities, (tokens,).
-        items: The item of each token, from 0 on, (tokens,).
-        size: How many items there are.
-        level: ``"token"``; ``"sequence"``: the product over an item; ``"sequence_mean"``: its
-            geometric mean (GSPO, arXiv:2507.18071).
+    As ``echoic.primitives.compute_importance_weights``, with a gradient. ``log_ratio`` has
+    differences of log-probabilities, ``items`` the item of each token, of ``size`` items. With the
+    levels ``"sequence"`` and ``"sequence_mean"`` (GSPO, arXiv:2507.18071) the product over an item,
+    or its geometric mean, is the ratio of each of its tokens. Ratios are bounded to exp(±20).
     """
     if level != "token":
         sums = log_ratio.new_zeros(size).index_add(0, items, log_ratio)
