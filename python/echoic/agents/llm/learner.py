@@ -192,7 +192,7 @@ class TokenLearnerConfig:
         return self.learning_rate * left
 
 
-_CHOICES: dict[str, tuple[str, ...]] = {
+_CHOICES: dict[str, tuple[str | None, ...]] = {
     "schedule": get_args(Schedule),
     "ratio_level": get_args(RatioLevel),
     "proximal": ("behaviour", "start"),
@@ -546,7 +546,7 @@ class TokenLearner(ABC):
         return [one for group in self.optimizer.param_groups for one in group["params"]]
 
     def _rate(self) -> float:
-        return self.config.rate(self.steps)
+        return float(self.config.rate(self.steps))
 
     def weights(self) -> dict[str, Tensor]:
         """Return the policy's weights for workers, without a copy where none is needed.

@@ -83,10 +83,11 @@ def lay_out(
     ids, positions = np.zeros((2, *shape), np.int64)
     ids[row, column], positions[row, column] = batch.tokens[flat], position
     # A token is predicted at the one before it.
-    of_tokens = row, column - 1, batch.tokens[flat], flat, local
-    learned = [put(one[mask[flat]], np.int64, device) for one in of_tokens]
+    of_tokens = {"rows": row, "columns": column - 1, "index": flat, "items": local}
+    of_tokens["targets"] = batch.tokens[flat]
+    learned = {name: put(one[mask[flat]], np.int64, device) for name, one in of_tokens.items()}
     ids, positions = (put(one, np.int64, device) for one in (ids, positions))
-    return MicroBatch(ids, positions if packed else None, *learned, size=len(items))
+    return MicroBatch(ids, positions if packed else None, size=len(items), **learned)
 
 
 def score(
