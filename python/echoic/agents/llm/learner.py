@@ -151,13 +151,14 @@ class TokenLearnerConfig:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        for name, known in _CHOICES.items():
-            _checks.one_of(self, name, known)
+        for name in _CHOICES.keys() & vars(self).keys():
+            _checks.one_of(self, name, _CHOICES[name])
         given = {name for name, value in vars(self).items() if value is not None}
         above = {"learning_rate", "temperature", "max_importance", "max_grad_norm"}
         least = {"weight_decay", "clip_low", "clip_high", "kl_coef", "entropy_coef"}
-        _checks.number(self, *given & above, above=0)
-        _checks.number(self, *given & least, least=0)
+        _checks.number(self, *given & {*above, "value_learning_rate", "value_clip"}, above=0)
+        _checks.number(self, *given & {*least, "value_loss_coef"}, least=0)
+        _checks.number(self, *given & {"gamma", "gae_lambda"}, least=0, most=1)
         _checks.whole(self, *given & {"warmup_steps", "max_lag"}, least=0)
         counts = {"epochs", "fixed_length", "max_tokens", "total_steps", "chunk"}
         _checks.whole(self, *given & counts)
@@ -192,7 +193,7 @@ class TokenLearnerConfig:
         return self.learning_rate * left
 
 
-_CHOICES: dict[str, tuple[str | None, ...]] = {
+_CHOICES: dict[str, tuple[Any, ...]] = {
     "schedule": get_args(Schedule),
     "ratio_level": get_args(RatioLevel),
     "proximal": ("behaviour", "start"),
@@ -200,6 +201,8 @@ _CHOICES: dict[str, tuple[str | None, ...]] = {
     "kl_kind": get_args(KlKind),
     "kl_place": ("loss", "reward"),
     "distributed": (None, *get_args(Distributed)),
+    "scale": ("group", "batch", "none"),
+    "ddof": (0, 1),
 }
 # Settings that a checkpoint does not depend on.
 _HOW = ("max_tokens", "packed", "chunk", "checkpointing", "distributed")
@@ -676,12 +679,6 @@ class GRPOConfig(TokenLearnerConfig):
     #: 1 reduces the count by one for a variance, as TRL does.
     ddof: Literal[0, 1] = 0
 
-    def __post_init__(self) -> None:
-        """Check every field."""
-        super().__post_init__()
-        _checks.one_of(self, "scale", ("group", "batch", "none"))
-        _checks.one_of(self, "ddof", (0, 1))
-
 
 class GRPOLearner(_GroupLearner):
     """A token policy that learns by GRPO."""
@@ -743,15 +740,6 @@ class PPOTokenConfig(TokenLearnerConfig):
     # At each token; in a reward k1 has no bias.
     kl_kind: KlKind = "k1"
     kl_place: Literal["loss", "reward"] = "reward"
-
-    def __post_init__(self) -> None:
-        """Check every field."""
-        super().__post_init__()
-        _checks.number(self, "gamma", "gae_lambda", least=0, most=1)
-        _checks.number(self, "value_loss_coef", least=0)
-        _checks.number(self, "value_learning_rate", above=0)
-        if self.value_clip is not None:
-            _checks.number(self, "value_clip", above=0)
 
 
 class PPOTokenLearner(TokenLearner):
