@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import os
+import random
 import shutil
 import signal
 import threading
@@ -29,10 +30,12 @@ from echoic.agents.llm import (
     LLMConfig,
     LLMTrainer,
     LoRAConfig,
+    Outcome,
     PPOTokenConfig,
     PromptTask,
     Replica,
     RLOOConfig,
+    Task,
     TinyConfig,
     TinyTransformer,
     register_task,
@@ -156,6 +159,38 @@ def test_lock_step_repeats_itself_to_the_last_bit_after_a_kill_too(tmp_path: Pat
         asyncio.run(trainer(7, dir=tmp_path / "left").train())
 
 
+class Talks(Task):
+    """Conversations of several turns, three at a time, with pauses of any length between turns."""
+
+    name = "talks"
+    parallel = 3
+
+    def prompt(self, index: int) -> list[int]:
+        return [1, 2, 3 + index % 2]
+
+    held_out = prompt
+
+    async def run(self, prompt: Any, talk: Any) -> Outcome:
+        self.running = getattr(self, "running", 0) + 1
+        assert self.running <= self.parallel
+        talk.extend(prompt)
+        while len(talk.turns) < prompt[-1] - 1:
+            answer = await talk.answer()
+            talk.reward(sevens(answer))
+            talk.extend([5])
+            await asyncio.sleep(random.random() / 200)
+        self.running -= 1
+        return Outcome(float(talk.columns()["rewards"].sum()), success=False)
+
+
+def test_turns_of_a_step_go_to_the_engine_in_the_same_order_each_time() -> None:
+    runs = [LLMTrainer(tiny(), Talks(), LLMConfig(3, 2, 4, max_new_tokens=3), device="cpu")]
+    runs.append(LLMTrainer(tiny(), Talks(), runs[0].config, device="cpu"))
+    first, second = (plain(asyncio.run(run.train())) for run in runs)
+    assert first == second
+    assert [row["turns"] for row in first] == [4 * 2 + 4 * 3] * 3
+
+
 def test_answers_come_while_the_model_learns_and_are_not_too_old(tmp_path: Path) -> None:
     answers = 0
 
@@ -244,6 +279,18 @@ def test_servers_answer_and_load_what_is_learned() -> None:
     config = LLMConfig(3, 2, 2, max_lag=1, servers=(silent,))
     with pytest.raises(ArgumentError, match=r"expected servers of vllm or sglang"):
         asyncio.run(LLMTrainer(model, task, config, device="cpu").train())
+
+
+def fails(answer: Answer) -> float:
+    raise OSError("no judge")
+
+
+@pytest.mark.nightly
+def test_a_worker_whose_task_fails_ends_the_run_with_its_error() -> None:
+    run = trainer(2, reward=fails, workers=1, max_lag=1)
+    with pytest.raises(CollectorError, match=r"(?s)worker-0 failed:.*prompt \d .*no judge"):
+        asyncio.run(run.train())
+    assert run.restarts == 0
 
 
 def test_a_run_that_was_saved_goes_on(tmp_path: Path) -> None:
@@ -377,8 +424,9 @@ def test_smollm2_learns_to_add_in_minutes(tmp_path: Path) -> None:
         pytest.skip(reason)
     ran = CliRunner().invoke(
         app,
-        ["train", "--model", "local:SmolLM2-135M", "--task", "gsm8k-like", "--updates", "25",
-         "--device", "cpu", "--output-dir", str(tmp_path), "--json"],
+        ["train", "--model", "local:SmolLM2-135M", "--task", "gsm8k-like", "--updates", "16",
+         "--setting", "max_new_tokens=12", "--device", "cpu", "--json",
+         "--output-dir", str(tmp_path)],
     )  # fmt: skip
     assert ran.exit_code == 0, ran.output
     found = json.loads(ran.stdout)

@@ -777,7 +777,7 @@ class LLMTrainer:
 
 # Answers that are compared, the learning rate of adapters, and the lists of metrics with what they
 # get from each update.
-_GROUP, _RATE = 8, 3e-4
+_GROUP, _RATE = 8, 1e-3
 # Turns of an episode, about, to translate steps into updates.
 _EACH = 4
 # TrainingConfig's own limit of an episode, which is of vectors: a task has one of turns.
@@ -820,7 +820,7 @@ class AgentTrainer:
             steps=max(1, config.total_timesteps),
             prompts_per_step=groups,
             answers_per_prompt=min(_GROUP, max(2, config.num_actors)),
-            learner=GRPOConfig(learning_rate=_RATE, lora=LoRAConfig(rank=16, alpha=32.0)),
+            learner=GRPOConfig(learning_rate=_RATE, lora=LoRAConfig(rank=8, alpha=16.0)),
             plans=config.planning_config if config.use_plans else None,
             plan_state_dim=config.state_dim,
             replay=0 if config.replay == "none" else max(1, config.batch_size // (turns * _EACH)),

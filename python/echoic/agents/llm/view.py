@@ -66,10 +66,13 @@ class View:
         if self._console.is_terminal:
             self._live.update(self._render(), refresh=True)
         elif kind == "evaluation":
-            self._console.print(self._evaluated(), highlight=False)
+            self._print(self._evaluated())
         else:
             numbers = ", ".join(f"{word} {row[name]:.3g}" for name, word in _SHOWN.items())
-            self._console.print(f"update {row['step']}: {numbers}", highlight=False)
+            self._print(f"update {row['step']}: {numbers}")
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, highlight=False, soft_wrap=True)
 
     def _evaluated(self) -> str:
         row = self._evaluation
