@@ -52,6 +52,7 @@ _PARTS = 5
 
 
 def is_held_out(text: str) -> bool:
+    """Whether what has this text is for evaluation."""
     return crc32(text.encode("utf-8", "surrogatepass")) % _PARTS == 0
 
 
@@ -229,7 +230,8 @@ class PromptTask(Task):
         reward: Returns the reward of an :class:`Answer`, or an :class:`Outcome`; may be async. A
             reward of 1 and more is a success.
         held_out: Prompts of evaluation.
-        tools: Functions that the model may call before its answer, or :class:`Tools`.
+        tools: Functions that the model may call before its answer, or :class:`Tools`. With them, a
+            text is a message of the user.
         name: Its name in reports.
     """
 
@@ -267,9 +269,12 @@ class PromptTask(Task):
     async def run(self, prompt: Any, talk: Conversation) -> Outcome:
         """Ask for an answer and score it."""
         counts: Counter[str] = Counter()
+        given = prompt.chat if isinstance(prompt, Problem) else prompt
         if self._tools is not None:
             talk.offer(self._tools.schemas)
-        begin(talk, prompt)
+            if isinstance(given, str):
+                given = [{"role": "user", "content": given}]
+        begin(talk, given)
         answer = await _answer(talk, self._tools, counts)
         found = self._reward(answer._replace(prompt=prompt))
         if inspect.isawaitable(found):
@@ -292,8 +297,6 @@ async def _answer(talk: Conversation, tools: Tools | None, counts: Counter[str])
 
 def begin(talk: Conversation, prompt: Any) -> None:
     """Put a prompt into a conversation: a text as it is, a chat by the template, or ids."""
-    if isinstance(prompt, Problem):
-        prompt = prompt.chat
     if isinstance(prompt, str):
         if talk.tokenizer is None:
             raise ArgumentError(f"a prompt of text needs a tokenizer: {prompt!r}")
