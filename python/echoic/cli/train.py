@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 
 __all__ = ["pairs", "train"]
 
+# Most tokens of a conversation, and of what is learned from at a time.
+_LONGEST = 2048
 # What --setting changes: of two cores and minutes.
 _MODEL_SETTINGS = {
+    "max_length": _LONGEST,
     "prompts_per_step": 4,
     "answers_per_prompt": 8,
     "max_new_tokens": 24,
-    "evaluate_every": 20,
+    "evaluate_every": 10,
     "evaluate_prompts": 32,
     "progress": True,
 }
@@ -41,7 +44,7 @@ def train(
         ),
     ] = None,
     algo: Annotated[str, typer.Option(help="With --model: grpo, rloo or ppo.")] = "grpo",
-    updates: Annotated[int, typer.Option(min=1, help="With --model: updates.")] = 60,
+    updates: Annotated[int, typer.Option(min=1, help="With --model: updates.")] = 50,
     max_lag: Annotated[
         int, typer.Option(min=0, help="With --model: versions that answers may be behind.")
     ] = 0,
@@ -50,9 +53,9 @@ def train(
     ] = 0,
     lora: Annotated[
         int, typer.Option(min=0, help="With --model: rank of adapters; 0 learns all weights.")
-    ] = 16,
+    ] = 8,
     learning_rate: Annotated[
-        float | None, typer.Option(help="With --model.  [default: 3e-4, or 1e-6 with --lora 0]")
+        float | None, typer.Option(help="With --model.  [default: 1e-3, or 1e-6 with --lora 0]")
     ] = None,
     backbone: Annotated[
         str,
@@ -162,7 +165,8 @@ def learner_of(algo: str, rank: int, rate: float | None) -> Any:
             f"expected one of {', '.join(kinds)}, not {algo!r}", param_hint="--algo"
         )
     adapters = LoRAConfig(rank=rank, alpha=2.0 * rank) if rank else None
-    return kinds[algo](learning_rate=rate or (3e-4 if rank else 1e-6), lora=adapters)
+    rate = rate or (1e-3 if rank else 1e-6)
+    return kinds[algo](learning_rate=rate, lora=adapters, max_tokens=_LONGEST)
 
 
 async def train_model(

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import os
+import random
 import shutil
 import signal
 import threading
@@ -21,6 +22,7 @@ from typer.testing import CliRunner
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from echoic.agents.backbones import smollm2
 from echoic.agents.llm import (
     Answer,
     ExecutionConfig,
@@ -28,10 +30,12 @@ from echoic.agents.llm import (
     LLMConfig,
     LLMTrainer,
     LoRAConfig,
+    Outcome,
     PPOTokenConfig,
     PromptTask,
     Replica,
     RLOOConfig,
+    Task,
     TinyConfig,
     TinyTransformer,
     register_task,
@@ -153,6 +157,38 @@ def test_lock_step_repeats_itself_to_the_last_bit_after_a_kill_too(tmp_path: Pat
     assert [line["step"] for line in lines if line["kind"] == "update"] == [1, 2, 3, 4, 5, 6]
     with pytest.raises(ArgumentError, match="has a run: expected another folder, or resume"):
         asyncio.run(trainer(7, dir=tmp_path / "left").train())
+
+
+class Talks(Task):
+    """Conversations of several turns, three at a time, with pauses of any length between turns."""
+
+    name = "talks"
+    parallel = 3
+
+    def prompt(self, index: int) -> list[int]:
+        return [1, 2, 3 + index % 2]
+
+    held_out = prompt
+
+    async def run(self, prompt: Any, talk: Any) -> Outcome:
+        self.running = getattr(self, "running", 0) + 1
+        assert self.running <= self.parallel
+        talk.extend(prompt)
+        while len(talk.turns) < prompt[-1] - 1:
+            answer = await talk.answer()
+            talk.reward(sevens(answer))
+            talk.extend([5])
+            await asyncio.sleep(random.random() / 200)
+        self.running -= 1
+        return Outcome(float(talk.columns()["rewards"].sum()), success=False)
+
+
+def test_turns_of_a_step_go_to_the_engine_in_the_same_order_each_time() -> None:
+    runs = [LLMTrainer(tiny(), Talks(), LLMConfig(3, 2, 4, max_new_tokens=3), device="cpu")]
+    runs.append(LLMTrainer(tiny(), Talks(), runs[0].config, device="cpu"))
+    first, second = (plain(asyncio.run(run.train())) for run in runs)
+    assert first == second
+    assert [row["turns"] for row in first] == [4 * 2 + 4 * 3] * 3
 
 
 def test_answers_come_while_the_model_learns_and_are_not_too_old(tmp_path: Path) -> None:
@@ -368,6 +404,21 @@ def test_the_command_trains_a_model_of_a_folder_and_goes_on(tmp_path: Path, litt
     again = train("--updates", "3", "--algo", "rloo", "--max-lag", "1", "--resume")
     assert json.loads(again.stdout)["updates"] == 3
     assert "expected one of grpo, rloo, ppo, not 'dpo'" in train("--algo", "dpo").output
+
+
+@pytest.mark.nightly
+def test_smollm2_learns_to_add_in_minutes(tmp_path: Path) -> None:
+    if (reason := smollm2.available()) is not None:
+        pytest.skip(reason)
+    ran = CliRunner().invoke(
+        app,
+        ["train", "--model", "local:SmolLM2-135M", "--task", "gsm8k-like", "--updates", "20",
+         "--device", "cpu", "--output-dir", str(tmp_path), "--json"],
+    )  # fmt: skip
+    assert ran.exit_code == 0, ran.output
+    found = json.loads(ran.stdout)
+    assert found["reward at last"] > found["reward at first"] + 0.3
+    assert found["held-out success after"] > found["held-out success before"]
 
 
 def test_what_makes_no_sense_is_an_error_before_anything_runs() -> None:

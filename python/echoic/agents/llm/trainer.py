@@ -71,7 +71,7 @@ from echoic.agents.llm.workers import (
 )
 from echoic.agents.replay import ReplayConfig
 from echoic.agents.training.records import Records
-from echoic.errors import ArgumentError, CheckpointError, EchoicError, WaitTimeoutError
+from echoic.errors import ArgumentError, EchoicError, WaitTimeoutError
 from echoic.rl.background import in_thread
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class LLMConfig:
         evaluate_prompts: Held-out prompts of an evaluation.
         evaluate_temperature: Temperature of its answers; 0 takes the likeliest tokens.
         timeout: Seconds that the learner waits for answers before the run fails.
-        max_turns_total: The run ends with the update that learns from so many turns in all.
+        max_turns_total: The run ends with the update that makes it this many turns in all.
         progress: Whether a live view is shown.
         plans: Settings of plans: a soft prefix before each answer, of the latest observations. With
             engines only: servers take no embeddings.
@@ -734,15 +734,12 @@ class LLMTrainer:
         lines = self._dir / "metrics.jsonl"
         if lines.exists():
             for line in lines.read_text(encoding="utf-8").splitlines():
-                try:
+                # A kill may leave half a line.
+                with contextlib.suppress(ValueError, KeyError, TypeError):
                     row = json.loads(line)
-                    kind = row.pop("kind")
-                    if row["step"] > step:
-                        continue
-                except (ValueError, KeyError, TypeError) as error:
-                    raise CheckpointError(f"{lines} is damaged: {error!r}") from error
-                plain = {name: math.nan if one is None else one for name, one in row.items()}
-                (self.history if kind == "update" else self.evaluations).append(plain)
+                    rows = self.history if row.pop("kind") == "update" else self.evaluations
+                    if row["step"] <= step:
+                        rows.append({n: math.nan if one is None else one for n, one in row.items()})
         if self.history:
             self._seconds = self.history[-1]["seconds"]
             self.turns = int(sum(row["turns"] for row in self.history))
@@ -780,7 +777,7 @@ class LLMTrainer:
 
 # Answers that are compared, the learning rate of adapters, and the lists of metrics with what they
 # get from each update.
-_GROUP, _RATE = 8, 3e-4
+_GROUP, _RATE = 8, 1e-3
 # Turns of an episode, about, to translate steps into updates.
 _EACH = 4
 # TrainingConfig's own limit of an episode, which is of vectors: a task has one of turns.
@@ -823,7 +820,7 @@ class AgentTrainer:
             steps=max(1, config.total_timesteps),
             prompts_per_step=groups,
             answers_per_prompt=min(_GROUP, max(2, config.num_actors)),
-            learner=GRPOConfig(learning_rate=_RATE, lora=LoRAConfig(rank=16, alpha=32.0)),
+            learner=GRPOConfig(learning_rate=_RATE, lora=LoRAConfig(rank=8, alpha=16.0)),
             plans=config.planning_config if config.use_plans else None,
             plan_state_dim=config.state_dim,
             replay=0 if config.replay == "none" else max(1, config.batch_size // (turns * _EACH)),
