@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["Conversation", "TurnCounts"]
+__all__ = ["Answer", "Conversation", "TurnCounts"]
 
 # In place of an answer in what a template renders, and around the number of a control token. Said
 # texts can't contain them.
