@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["Conversation", "TurnCounts"]
+__all__ = ["Answer", "Conversation", "TurnCounts"]
 
 # In place of an answer in what a template renders, and around the number of a control token. Said
 # texts can't contain them.
@@ -186,8 +186,8 @@ class Conversation:
 
         The template gets their schemas; if it does not show them, a system message does.
         """
-        if self.messages:
-            raise ArgumentError("tools must be offered before the first message")
+        if self.messages or self.tokenizer is None:
+            raise ArgumentError("tools are offered before the first message, and need a tokenizer")
         self._tools = [dict(tool) for tool in tools] or None
         self._tools_text = ""
         if self._tools:
