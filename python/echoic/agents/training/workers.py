@@ -8,6 +8,7 @@ segments into one table, whose limiter makes it wait while the learner is behind
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import logging
 import secrets
@@ -23,7 +24,7 @@ import torch
 
 from echoic import Server, connect
 from echoic.agents.training.actors import ActorGroup
-from echoic.agents.training.config import as_json, from_json
+from echoic.agents.training.config import from_json
 from echoic.errors import (
     ArgumentError,
     ClosedError,
@@ -119,7 +120,7 @@ class Workers:
 
     def _task(self, i: int, **more: Any) -> dict[str, Any]:
         """Return what another process needs to know, without pickle."""
-        shared = {"config": as_json(self._config), "seed": self._seed}
+        shared = {"config": dataclasses.asdict(self._config), "seed": self._seed}
         return {**shared, "actors": self._actors[i], "generation": self._generation, **more}
 
 
