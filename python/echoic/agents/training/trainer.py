@@ -288,8 +288,8 @@ class _Run:
         self.lags: deque[int] = deque(maxlen=100_000)
         with contextlib.ExitStack() as stack:
             # First, since making an environment fails most often.
-            self.evaluator = Evaluator(config, self.seed)
-            stack.callback(self.evaluator.close)
+            self.evaluator = Evaluator(config)
+            stack.callback(self.evaluator.seat.close)
             self.replay, mean_plan = _replay(config, self.seed)
             self.learner = VectorLearner(config, self.seed, mean_plan)
             stack.callback(self.learner.close)
@@ -440,22 +440,26 @@ class _Run:
 
     def evaluate(self) -> None:
         """Play the held-out episodes."""
-        networks = ActingNetworks(self.config)
+        config, step = self.config, self.metrics.total_timesteps
+        networks = ActingNetworks(config)
         networks.load(published(self.learner))
-        found, step = self.evaluator.play(networks), self.metrics.total_timesteps
-        if not found.rewards:
-            _log.warning(
-                "the environment failed in all episodes of an evaluation: nothing to report"
-            )
+        policy = TrainedPolicy(networks, greedy=config.evaluation_greedy)
+        played = asyncio.run(self.evaluator.play(policy))
+        if not played:
+            _log.warning("all episodes of an evaluation failed: nothing to report")
             return
+        rewards, successes = [one.reward for one in played], [one.success for one in played]
         means = {
-            "avg_reward": float(np.mean(found.rewards)),
-            "success_rate": float(np.mean(found.successes)),
+            "avg_reward": float(np.mean(rewards)),
+            "success_rate": float(np.mean(successes)),
         }
-        lists = {"rewards": found.rewards, "successes": found.successes}
+        lists = {"rewards": rewards, "successes": successes}
         for name, value in {"step": step, **means, **lists}.items():
             self.metrics.history[name].append(value)
-        more = {"avg_steps": float(np.mean(found.steps)), "broken": float(found.broken)}
+        more = {
+            "avg_steps": float(np.mean([one.steps for one in played])),
+            "broken": float(config.evaluation_episodes - len(played)),
+        }
         self.records.add("evaluation", step, {**means, **more})
 
     def summarize(self) -> None:
