@@ -249,16 +249,17 @@ class ActorGroup:
         allowed = np.stack([actor.allowed for actor in actors])
         windows, masks = self._windows.push(states, starts)
         acted = self.networks.act(windows, masks, torch.from_numpy(allowed), self.generator)
-        actions = zip(actors, acted.actions.tolist(), strict=True)
-        done = [self._do(actor, action) for actor, action in actions]
+        actions, log_probs, plans, noise = (one.numpy() for one in acted)
+        pairs = zip(actors, actions.tolist(), strict=True)
+        done = [self._do(actor, action) for actor, action in pairs]
         return {
             "states": states,
             "starts": starts,
             "action_masks": allowed,
-            "actions": acted.actions.numpy(),
-            "log_probs": acted.log_probs.numpy(),
-            "latent_plans": acted.plans.numpy(),
-            "plan_noise": acted.noise.numpy(),
+            "actions": actions,
+            "log_probs": log_probs,
+            "latent_plans": plans,
+            "plan_noise": noise,
             "places": masks.sum(dim=1).numpy(),
             **{name: np.array([one[name] for one in done], self._dtypes[name]) for name in done[0]},
         }

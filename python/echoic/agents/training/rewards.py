@@ -9,7 +9,7 @@ too, in place of a person. The policy never sees the environment's rewards.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,26 +22,13 @@ if TYPE_CHECKING:
     from echoic.agents.training.config import TrainingConfig
     from echoic.agents.training.segments import Batch
 
-__all__ = ["PreferenceReward", "RewardModel"]
+__all__ = ["PreferenceReward"]
 
 # Segments that are remembered, width of the network, and pairs compared in a step of learning.
 _MEMORY, _WIDTH, _PAIRS = 4096, 64, 256
 # Steps of learning for each batch. A small task has few batches; with one step for each, the policy
 # would be paid by a network that has learned nothing.
 _STEPS = 20
-
-
-class RewardModel(Protocol):
-    """Replaces the rewards of steps, and is part of a run's checkpoints."""
-
-    def relabel(self, batch: Batch) -> None:
-        """Replace the rewards of a batch, and learn from them first if needed."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state for :meth:`load_state_dict`."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`."""
 
 
 class PreferenceReward:

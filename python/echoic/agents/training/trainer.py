@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from echoic.agents.episodes import Policy
     from echoic.agents.training.actors import Transcript
-    from echoic.agents.training.rewards import RewardModel
+    from echoic.agents.training.rewards import PreferenceReward
     from echoic.agents.training.segments import Batch
 
 __all__ = ["EchoRLTrainer", "TrainingConfig"]
@@ -89,7 +89,7 @@ class EchoRLTrainer:
         *,
         resume: bool | str | os.PathLike[str] = False,
         judge: Callable[[Transcript], float] | None = None,
-        reward_model: RewardModel | None = None,
+        reward_model: PreferenceReward | None = None,
     ) -> None:
         self.config = config
         if judge is not None and config.backend != "threads":
@@ -272,7 +272,7 @@ class _Run:
         self,
         config: TrainingConfig,
         judge: Callable[[Transcript], float] | None,
-        reward_model: RewardModel | None,
+        reward_model: PreferenceReward | None,
         state: dict[str, Any] | None,
     ) -> None:
         self.config, self.reward_model = config, reward_model
