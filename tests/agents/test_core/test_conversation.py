@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,17 @@ pytest.importorskip("transformers")
 from echoic.agents.llm import AsyncExecutionEngine, ExecutionConfig, SamplingParams
 from echoic.agents.llm.conversation import Conversation
 from echoic.agents.llm.model import TinyConfig, TinyTransformer
-from echoic.agents.llm.tasks import PromptTask, make_task, register_task, task_names
+from echoic.agents.llm.requests import RolloutResult
+from echoic.agents.llm.tasks import (
+    EnvironmentTask,
+    PromptTask,
+    Tools,
+    make_task,
+    read_calls,
+    register_task,
+    task_names,
+)
+from standins import Signs
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -226,3 +238,230 @@ def test_prompts_of_all_kinds_are_answered_and_scored() -> None:
     assert "mine" in task_names()
     with pytest.raises(ArgumentError, match=r"there is no task 'yours'; there are .*mine"):
         make_task("yours")
+
+
+class Scripted:
+    """An engine whose answers a function of the text so far writes."""
+
+    def __init__(self, said: Callable[[str], str]) -> None:
+        self.said = said
+
+    async def generate(self, ids: list[int], sampling: SamplingParams) -> RolloutResult:
+        tokenizer = letters(CHATML)
+        await asyncio.sleep(0)
+        text = self.said(tokenizer.decode(ids))
+        drawn = tokenizer.encode(f"{text}<|im_end|>", add_special_tokens=False)
+        drawn = drawn[: sampling.max_new_tokens]
+        count = len(drawn)
+        return RolloutResult(
+            "scripted", True, None, 0.0, count, tokens=drawn, logprobs=[-1.0] * count,
+            versions=[0] * count, finish_reason="stop",
+        )  # fmt: skip
+
+    def talk(self, limit: int = 100_000) -> Conversation:
+        return Conversation(self, letters(CHATML), SamplingParams(200), limit=limit)  # type: ignore[arg-type]
+
+
+def read_sign(text: str) -> str:
+    """Answer with the door that the last sign names; now and then with nonsense."""
+    seen = text.rpartition("<|im_start|>user\n")[2]
+    color = seen.partition("The sign says: open the ")[2].partition(" door")[0]
+    turns = text.count("<|im_start|>assistant")
+    return "what?" if turns == 2 else f"Let me see.\nAction: open {color} door"
+
+
+def test_episodes_of_an_environment_run_beside_each_other_with_rewards_of_turns() -> None:
+    made = []
+
+    def signs() -> Signs:
+        made.append(Signs(halls=3))
+        return made[-1]
+
+    task = EnvironmentTask(signs, max_turns=8, parallel=3)
+
+    async def body() -> None:
+        engine = Scripted(read_sign)
+        talks = [engine.talk() for _ in range(8)]
+        prompts = [task.held_out(0), *(task.prompt(index // 2) for index in range(7))]
+        outcomes = await asyncio.gather(*map(task.run, prompts, talks))
+        assert len(made) == 3
+        for talk, outcome in zip(talks, outcomes, strict=True):
+            assert outcome.success
+            assert outcome.reward == 1
+            assert outcome.details == {"turns": 4, "invalid": 1, "score": 1}
+            roles = [message["role"] for message in talk.messages]
+            assert roles == ["system"] + ["user", "assistant"] * 4
+            assert "Nothing happens: 'what?' is no command here" in talk.messages[5]["content"]
+            rewards = talk.columns()["rewards"]
+            assert rewards[-1] == 1
+            assert rewards.sum() == 1
+            assert "- open " in talk.messages[1]["content"]
+        # The same prompt is the same episode, and the held-out one is another.
+        firsts = [talk.messages[1]["content"] for talk in talks]
+        assert firsts[1] == firsts[2] != firsts[3] == firsts[4]
+        assert firsts[0] not in firsts[1:]
+        # It ends when another turn does not fit.
+        outcome = await task.run(task.prompt(0), engine.talk(limit=len(talks[1].tokens) - 100))
+        assert not outcome.success
+        assert outcome.details["turns"] < 4
+
+    asyncio.run(body())
+    task.close()
+    assert all(one._closed for one in made)
+
+
+class Slow(Signs):
+    closed = False
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.3)
+        return super().step(action)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_an_environment_that_takes_too_long_or_is_cancelled_is_closed() -> None:
+    made: list[Slow] = []
+
+    def slow() -> Slow:
+        made.append(Slow())
+        return made[-1]
+
+    task = EnvironmentTask(slow, timeout=0.1)
+
+    async def body() -> None:
+        engine = Scripted(read_sign)
+        with pytest.raises(CollectorError, match=r"environment 'slow' took longer than 0.1 s"):
+            await task.run(task.prompt(0), engine.talk())
+        playing = asyncio.create_task(task.run(task.prompt(0), engine.talk()))
+        await asyncio.sleep(0.05)
+        playing.cancel()
+        await asyncio.wait({playing})
+        assert playing.cancelled()
+
+    asyncio.run(body())
+    assert [one.closed for one in made] == [True, True]
+    with pytest.raises(ArgumentError, match="there is no environment 'moon'"):
+        EnvironmentTask("moon")
+    with pytest.raises(ArgumentError, match="MiniGridConfig has no setting 'size'"):
+        make_task("minigrid", size=5)
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers.
+
+    Args:
+        a: The first.
+        b: The second.
+    """
+    return a + b
+
+
+def wait() -> None:
+    """Wait."""
+    time.sleep(0.3)
+
+
+CALLS = {
+    '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>': "5",
+    '<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>': "Error: add: missing a",
+    '<tool_call>{"name": "add", "arguments": {"a": 2, "b": "x"}}</tool_call>': "Error: TypeError",
+    '<tool_call>{"name": "sub"}</tool_call>': "Error: there is no function 'sub'",
+    "<tool_call>add(2, 3)</tool_call>": "Error: a call must be JSON",
+    '<tool_call>{"name": "wait"}': "Error: wait took longer than 0.05 s",
+    '{"name": "add", "parameters": {"a": 4, "b": 3}}': "7",
+    '[TOOL_CALLS] [{"name": "add", "arguments": {"a": 4, "b": 4}}, 3]': "8",
+}
+
+
+def test_calls_of_functions_are_answered_and_errors_are_told_to_the_model() -> None:
+    tools = Tools([add, wait], timeout=0.05, max_turns=len(CALLS))
+    said = [*CALLS, "done"]
+
+    async def body(template: str, most: int) -> None:
+        turns = iter(said)
+        engine = Scripted(lambda _: next(turns))
+        talk = engine.talk()
+        talk.tokenizer = letters(template)
+        tools.max_turns = most
+        task = PromptTask(["2 + 3?"], lambda answer: float(answer.text == "done"), tools=tools)
+        outcome = await task.run([{"role": "user", "content": "2 + 3?"}], talk)
+        results = [one["content"] for one in talk.messages if one["role"] == "tool"]
+        for result, expected in zip(results, [*CALLS.values(), "Error: a call"], strict=False):
+            assert result.startswith(expected)
+        # The list has two calls.
+        assert len(results) == most + (most == len(CALLS))
+        assert outcome.details == {
+            "calls": len(results),
+            "failed_calls": len(results) - 3 + (most == 2) * 2,
+        }
+        assert outcome.success == (most == len(CALLS))
+        columns = talk.columns()
+        text = letters(template).decode(columns["tokens"])
+        assert "Add two numbers." in text
+        drawn = letters(template).decode(columns["tokens"][columns["mask"] == 1])
+        assert "Error" not in drawn
+        assert columns["rewards"][-1] == outcome.reward
+
+    asyncio.run(body(CHATML, len(CALLS)))
+    # A template that shows no functions, and a bound on turns.
+    asyncio.run(body(CHATML.replace("tools", "nothing"), 2))
+    with pytest.raises(ArgumentError, match="a tool needs a schema"):
+        Tools([lambda a: a])
+    assert read_calls("[" * 100_000) == []
+    assert "JSON" in str(read_calls("<tool_call>" + "[" * 100_000)[0])
+    assert json.dumps(read_calls('{"name": 3}')).count("must be") == 1
+
+
+def test_generated_problems_are_seeded_scored_and_held_out() -> None:
+    for name, settings in (
+        *(("gsm8k-like", {"level": level}) for level in range(1, 6)),
+        ("countdown", {}),
+        ("countdown", {"numbers": 4, "largest": 50}),
+    ):
+        task, other = make_task(name, **settings), make_task(name, seed=1, **settings)
+        trained = {task.prompt(index).key for index in range(100)}
+        kept = {other.held_out(index).key for index in range(30)}
+        assert not trained & kept
+        assert len(trained) > 40
+        assert task.prompt(3) == make_task(name, **settings).prompt(3) != other.prompt(3)
+    words = make_task("gsm8k-like", level=4)
+    problem = words.prompt(0)._replace(facts=1200)
+    for text, reward in (
+        ("1200", 1.0), ("3 * 400 = 1200 #### 1,200", 1.0), ("It is 1200 in all.", 0.5),
+        ("#### 7", 0.1), ("7 of 1200 or 8 in all", 0.0), ("", 0.0), ("9" * 5000, 0.1),
+    ):  # fmt: skip
+        outcome = words.score(problem, text)
+        assert (outcome.reward, outcome.success) == (reward, reward >= 0.5)
+    talk = Scripted(lambda _: f"It is {words.prompt(1).facts}.").talk()
+    assert asyncio.run(words.run(words.prompt(1), talk)).reward == 1
+    countdown = make_task("countdown")
+    asked = countdown.prompt(0)._replace(facts=([2, 3, 5], 25))
+    for text, reward in (
+        ("(2 + 3) * 5", 1.0), ("Let me see.\nAnswer: 5 * (3 + 2) = 25", 1.0), ("2 + 3 + 5", 0.2),
+        ("5 * 5", 0.1), ("25", 0.0), ("__import__('os')", 0.0), ("", 0.0), ("2 / (3 - 3) + 5", 0.1),
+    ):  # fmt: skip
+        assert countdown.score(asked, text).reward == reward
+    assert {"gsm8k-like", "countdown", "minigrid", "webshop"} <= set(task_names())
+    with pytest.raises(ArgumentError, match=r"unexpected keyword .*; its settings are level, seed"):
+        make_task("gsm8k-like", levels=2)
+    with pytest.raises(ArgumentError, match="level must be from 1 to 5, not 6"):
+        make_task("gsm8k-like", level=6)
+
+
+def test_a_room_of_minigrid_is_played_with_a_model() -> None:
+    pytest.importorskip("minigrid")
+    task = make_task("minigrid", max_turns=2)
+    assert task.name == "minigrid"
+
+    async def body(engine: Any) -> None:
+        talks = [talk_of(engine, seed=seed, limit=4000) for seed in range(4)]
+        outcomes = await asyncio.gather(*(task.run(task.prompt(0), talk) for talk in talks))
+        for talk, outcome in zip(talks, outcomes, strict=True):
+            assert outcome.details["turns"] == len(talk.turns) == 2
+            # The second turn computes what is new only.
+            assert talk.turns[1].reused >= talk.turns[0].given
+
+    run(body)
+    task.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import shutil
@@ -12,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import tiers
+from completions_server import CompletionsServer
 from echoic.errors import ArgumentError, CollectorError
+from http_server import send
+from typer.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -26,13 +30,18 @@ from echoic.agents.llm import (
     LoRAConfig,
     PPOTokenConfig,
     PromptTask,
+    Replica,
     RLOOConfig,
     TinyConfig,
     TinyTransformer,
+    register_task,
     workers,
 )
 from echoic.agents.llm import trainer as trainers
-from echoic.agents.training import PPOConfig
+from echoic.agents.plans import PlanningConfig
+from echoic.agents.training import EchoRLTrainer, PPOConfig, TrainingConfig
+from echoic.cli.app import app
+from test_conversation import CHATML, letters
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,7 +129,7 @@ def test_lock_step_repeats_itself_to_the_last_bit_after_a_kill_too(tmp_path: Pat
     def reward(answer: Answer) -> float:
         nonlocal answers
         answers += 1
-        if answers == 5 * 16 + 4:
+        if answers == 5 * 16 + 8:
             # What a kill in the fifth update leaves: the checkpoint of the fourth.
             shutil.copytree(tmp_path / "run", tmp_path / "left")
         return sevens(answer)
@@ -137,7 +146,7 @@ def test_lock_step_repeats_itself_to_the_last_bit_after_a_kill_too(tmp_path: Pat
             run.learner.policy.parameters(), whole.learner.policy.parameters(), strict=True
         ):
             assert torch.equal(mine, other)
-    assert [row["step"] for row in first.evaluations] == [3, 6]
+    assert [row["step"] for row in first.evaluations] == [0, 3, 6]
     assert second.evaluations[-1]["rewards"] == first.evaluations[-1]["rewards"]
     text = (tmp_path / "left/metrics.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
@@ -204,6 +213,38 @@ def test_a_killed_worker_is_replaced_and_its_groups_are_answered(
         asyncio.run(trainer(1, reward=lambda _: 0.0, workers=1, max_lag=1).train())
 
 
+def test_servers_answer_and_load_what_is_learned() -> None:
+    loads: list[str] = []
+
+    class Server(CompletionsServer):
+        """It has vLLM's addresses for weights, too."""
+
+        async def answer(self, target: str, headers: Any, body: bytes, writer: Any) -> None:
+            if target in ("POST /v1/completions", "POST /reset_prefix_cache"):
+                await super().answer(target, headers, body, writer)
+                return
+            loads.append(target)
+            await send(writer, 200, "{}")
+
+    model = TinyTransformer(TinyConfig(), device="cpu")
+    task = PromptTask(PROMPTS, lambda answer: answer.tokens.count(97))
+    server = Server()
+    for lag, count in ((1, 4), (None, 0)):
+        loads.clear()
+        one = Replica(server.url, model="formula", dialect="vllm")
+        config = LLMConfig(3, 2, 2, max_new_tokens=3, max_lag=lag, max_length=64, servers=(one,))
+        history = asyncio.run(LLMTrainer(model, task, config, device="cpu").train())
+        assert [row["step"] for row in history] == [1, 2, 3]
+        assert lag is None or max(row["lag_max"] for row in history) <= lag
+        assert 0 <= loads.count("POST /collective_rpc") <= count
+        assert bool(loads) == bool(count)
+    server.close()
+    silent = Replica("http://127.0.0.1:1/v1", model="formula", dialect="llama.cpp")
+    config = LLMConfig(3, 2, 2, max_lag=1, servers=(silent,))
+    with pytest.raises(ArgumentError, match=r"expected servers of vllm or sglang"):
+        asyncio.run(LLMTrainer(model, task, config, device="cpu").train())
+
+
 def test_a_run_that_was_saved_goes_on(tmp_path: Path) -> None:
     first = trainer(2)
     asyncio.run(first.train())
@@ -252,6 +293,81 @@ def test_a_run_that_ends_early_goes_on() -> None:
         asyncio.run(cancel())
     assert run.learner.updates == 2
     assert [row["step"] for row in asyncio.run(run.train())] == [1, 2, 3]
+
+
+@pytest.fixture
+def little(tmp_path: Path) -> Path:
+    """A folder with a tiny model of transformers and a tokenizer of letters."""
+    config = transformers.LlamaConfig(
+        vocab_size=102, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, bos_token_id=4, eos_token_id=5,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "little")
+    letters(CHATML).save_pretrained(tmp_path / "little")
+    return tmp_path / "little"
+
+
+def test_an_agent_is_a_language_model_where_its_backbone_is_one(
+    tmp_path: Path, little: Path
+) -> None:
+    sizes = PlanningConfig(embedding_dim=8, num_layers=1, num_heads=2, hidden_dim=8)
+    config = TrainingConfig(
+        env_name="gsm8k-like", backbone=str(little), total_timesteps=40, num_actors=16,
+        latent_dim=8, planning_config=sizes, state_dim=32, evaluation_episodes=2, seed=1,
+        device="cpu", checkpoint_dir=str(tmp_path / "saved"), results_dir=str(tmp_path / "shown"),
+        tensorboard_log="",
+    )  # fmt: skip
+    with EchoRLTrainer(config) as agent:
+        metrics = asyncio.run(agent.train())
+        # Three updates of sixteen answers with one turn each.
+        assert (metrics.total_timesteps, metrics.total_episodes) == (48, 48)
+        assert len(metrics.policy_losses) == 3
+        assert len(metrics.episode_rewards) == 48
+        assert min(metrics.kv_cache_hit_rates) > 0.3
+        assert metrics.history["step"] == [0, 48]
+        assert 0 <= metrics.evaluation_results["success_rate"] <= 1
+        policy: Any = agent.policy(greedy=True)
+        policy.begin("Add.", 3)
+        decided = asyncio.run(policy.act({"text": "1 + 2"}, {"commands": ("3", "4")}))
+        assert decided.usage.tokens_out > 0
+        policy.engine.shutdown()
+    assert (tmp_path / "shown/metrics.jsonl").read_text().count('"update"') == 3
+    with EchoRLTrainer(config, resume=True) as again:
+        assert asyncio.run(again.train()).total_timesteps == 48
+    with pytest.raises(ArgumentError, match="there is no task 'nowhere'; there are"):
+        EchoRLTrainer(dataclasses.replace(config, env_name="nowhere"))
+
+
+def test_the_command_trains_a_model_of_a_folder_and_goes_on(tmp_path: Path, little: Path) -> None:
+    chats = [[{"role": "user", "content": one}] for one in "abcd"]
+    register_task(
+        "short", lambda most=9: PromptTask(chats, lambda one: len(one.text) < most, held_out=["x"])
+    )
+
+    def train(*given: str) -> Any:
+        return CliRunner().invoke(
+            app,
+            ["train", "--model", str(little), "--task", "short", "--device", "cpu",
+             "--lora", "2", "--output-dir", str(tmp_path), "--json", "--setting",
+             "max_new_tokens=8", "--setting", "evaluate_prompts=2", *given],
+            env={"COLUMNS": "200", "TERM": "dumb"},
+        )  # fmt: skip
+
+    ran = train("--updates", "2", "--task-setting", "most=4", "--algo", "rloo")
+    assert ran.exit_code == 0, ran.output
+    assert json.loads(ran.stdout)["updates"] == 2
+    assert "update 2: reward" in ran.stderr
+    folder = tmp_path / "results/short_little"
+    assert {"metrics.jsonl", "learner.ckpt", "model", "tensorboard"} <= {
+        one.name for one in folder.iterdir()
+    }
+    # What was written is the whole model, adapters merged.
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder / "model")
+    assert type(model) is transformers.LlamaForCausalLM
+    assert "has a run: expected another folder" in train("--updates", "3", "--algo", "rloo").stderr
+    again = train("--updates", "3", "--algo", "rloo", "--max-lag", "1", "--resume")
+    assert json.loads(again.stdout)["updates"] == 3
+    assert "expected one of grpo, rloo, ppo, not 'dpo'" in train("--algo", "dpo").output
 
 
 def test_what_makes_no_sense_is_an_error_before_anything_runs() -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from echoic.agents.llm.soft_prefix import *
     from echoic.agents.llm.tasks import *
     from echoic.agents.llm.trainer import *
+    from echoic.agents.llm.verifiers import *
 
 _MODULES = {
     "batch": "TokenBatch",
@@ -51,7 +52,11 @@ _MODULES = {
     "routing": "PrefixRouter RemoteConfig",
     "scheduler": "LatencyScheduler",
     "soft_prefix": "PlanPrefix TurnPlans",
-    "tasks": "Outcome PromptTask Task make_task register_task task_names",
+    "tasks": (
+        "EnvironmentTask GeneratedTask Outcome PromptTask Task Tools make_task register_task "
+        "task_names"
+    ),
     "trainer": "LLMConfig LLMTrainer",
+    "verifiers": "VerifiersTask",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _MODULES)

@@ -33,8 +33,11 @@ import torch
 
 import echoic.rl
 from echoic.agents import _checks
+from echoic.agents.baselines.prompted import show_commands
+from echoic.agents.episodes import Decision, Usage
 from echoic.agents.llm.batch import TokenBatch
 from echoic.agents.llm.config import ExecutionConfig
+from echoic.agents.llm.conversation import Conversation
 from echoic.agents.llm.group_replay import GroupReplay, join
 from echoic.agents.llm.learner import (
     GRPOConfig,
@@ -49,7 +52,7 @@ from echoic.agents.llm.learner import (
 from echoic.agents.llm.lora import LoRAConfig, merge_lora
 from echoic.agents.llm.requests import SamplingParams
 from echoic.agents.llm.soft_prefix import PlanPrefix
-from echoic.agents.llm.tasks import Task, make_task
+from echoic.agents.llm.tasks import read_command
 from echoic.agents.llm.workers import (
     COLUMNS,
     FIELDS,
@@ -63,17 +66,20 @@ from echoic.agents.llm.workers import (
     engine_of,
     load_model,
     socket_of_run,
+    task_of,
     together,
 )
 from echoic.agents.replay import ReplayConfig
+from echoic.agents.training.records import Records
 from echoic.errors import ArgumentError, CheckpointError, EchoicError, WaitTimeoutError
 from echoic.rl.background import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from echoic.agents.llm.engine import AsyncExecutionEngine
     from echoic.agents.llm.replica import Replica
+    from echoic.agents.llm.tasks import Task
     from echoic.agents.plans import PlanningConfig
     from echoic.agents.training.config import TrainingConfig
     from echoic.agents.training.records import TrainingMetrics
@@ -132,7 +138,8 @@ class LLMConfig:
         listen: Address at which workers join; by default one for this machine.
         dir: Folder of checkpoints, rollouts, ``metrics.jsonl`` and TensorBoard's files.
         save_every: Updates between two checkpoints.
-        evaluate_every: Updates between two evaluations; 0: none.
+        evaluate_every: Updates between two evaluations, of which the first is before training; 0:
+            none.
         evaluate_prompts: Held-out prompts of an evaluation.
         evaluate_temperature: Temperature of its answers; 0 takes the likeliest tokens.
         timeout: Seconds that the learner waits for answers before the run fails.
@@ -220,7 +227,8 @@ class LLMTrainer:
         model: ``"local:SmolLM2-135M"``, a folder or name of transformers, a causal language model
             of transformers, or a ``CausalModel`` that is a module, such as ``TinyTransformer``.
             With ``LoRAConfig`` its layers get adapters.
-        task: A :class:`Task`, or a name for :func:`make_task`.
+        task: A :class:`Task`; or a name for :func:`make_task`, or the name and its settings, so
+            that worker processes make it themselves.
         config: Settings.
         tokenizer: Of the model, by default that of its name. Bare ids need none.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
@@ -243,7 +251,7 @@ class LLMTrainer:
     def __init__(
         self,
         model: Any,
-        task: Task | str,
+        task: Task | str | tuple[str, dict[str, Any]],
         config: LLMConfig | None = None,
         *,
         tokenizer: Any = None,
@@ -251,9 +259,9 @@ class LLMTrainer:
         resume: bool = False,
     ) -> None:
         self.config = config = config or LLMConfig()
-        self.task = make_task(task) if isinstance(task, str) else task
-        if not isinstance(self.task, Task):
-            raise ArgumentError(f"expected a Task or its name, got a {type(task).__name__}")
+        self.task = task_of(task)
+        # For other processes.
+        self._recipe = task
         self._dir = None if config.dir is None else Path(config.dir)
         self._saved = None if self._dir is None else self._dir / "learner.ckpt"
         self._name = os.fspath(model) if isinstance(model, str | os.PathLike) else None
@@ -427,9 +435,10 @@ class LLMTrainer:
         run.restore(version)
         run.publish(version=version)
         count = self.config.prompts_per_step
+        await self._evaluate_first()
         while not self.is_over:
             began, version = time.monotonic(), self.learner.updates
-            steps = LockStep(engine, version)
+            steps = LockStep(engine, version, getattr(self.task, "parallel", None))
             worker.version = version
             indices = range(version * count, (version + 1) * count)
             groups = [group async for group in worker.groups(indices, key=str)]
@@ -477,6 +486,7 @@ class LLMTrainer:
             await actor.refresh(worker)
             acting = asyncio.ensure_future(actor.act(worker, config.prompts_per_step * 64))
             stack.push_async_callback(_end, acting)
+        await self._evaluate_first()
         while not self.is_over:
             began = time.monotonic()
             batch = await self._take(run, acting, check)
@@ -520,7 +530,7 @@ class LLMTrainer:
         cards = torch.cuda.device_count() if device.type == "cuda" else 0
         share = max(1, (os.cpu_count() or 1) // config.workers)
         member = Member(
-            how,
+            replace(how, task=self._recipe),
             self._name or self._model.to("cpu"),
             # A name brings its own.
             None if self._name else self.tokenizer,
@@ -571,7 +581,10 @@ class LLMTrainer:
                     f"max_lag={config.max_lag}: expected servers of {' or '.join(kinds)}, or "
                     "max_lag=None"
                 )
-        targets = [kinds[one.dialect.name](one.url) for one in config.servers]
+        targets = [
+            kinds[one.dialect.name](one.url.removesuffix("/v1"), timeout=config.timeout)
+            for one in config.servers
+        ]
         pusher = stack.enter_context(WeightPusher(run.weights, targets))
 
         async def load(_tree: Any, version: int) -> None:
@@ -676,6 +689,10 @@ class LLMTrainer:
         self.history.append(row)
         self._tell("update", row)
 
+    async def _evaluate_first(self) -> None:
+        if self.config.evaluate_every and not self.evaluations:
+            await self.evaluate()
+
     async def _between(self) -> None:
         """Evaluate and save when it is time."""
         config, step = self.config, self.learner.updates
@@ -733,8 +750,6 @@ class LLMTrainer:
     def _show(self, stack: contextlib.AsyncExitStack) -> None:
         """Open the files of measurements, and the live view."""
         if self._dir is not None:
-            from echoic.agents.training.records import Records
-
             settings: Any = SimpleNamespace(
                 results_dir=str(self._dir),
                 tensorboard_log=str(self._dir / "tensorboard"),
@@ -766,6 +781,10 @@ class LLMTrainer:
 # Answers that are compared, the learning rate of adapters, and the lists of metrics with what they
 # get from each update.
 _GROUP, _RATE = 8, 3e-4
+# Turns of an episode, about, to translate steps into updates.
+_EACH = 4
+# TrainingConfig's own limit of an episode, which is of vectors: a task has one of turns.
+_TURNS = 1000
 _METRICS = {
     "success_rates": "success",
     "policy_losses": "policy_loss",
@@ -781,8 +800,9 @@ _METRICS = {
 class AgentTrainer:
     """Trains a language model as :class:`~echoic.agents.training.EchoRLTrainer` is used.
 
-    Episodes side by side are ``num_actors``: groups of 8 answers. Steps are turns of episodes. The
-    algorithm is PPO unless ``algorithm`` says otherwise, of LoRA adapters.
+    Episodes side by side are ``num_actors``: groups of 8. Steps are turns of episodes. It learns
+    adapters by GRPO, with plans and surprise replay unless ``use_plans`` and ``replay`` say
+    otherwise; what belongs to networks of vectors, such as ``algorithm``, has no effect.
 
     Args:
         config: Settings; ``backbone`` is the model, and ``env_name`` a task or an environment.
@@ -793,7 +813,9 @@ class AgentTrainer:
     def __init__(
         self, config: TrainingConfig, metrics: TrainingMetrics, *, resume: Resume = False
     ) -> None:
-        self._metrics, self._stop_at = metrics, config.early_stop_success
+        self._config, self._metrics = config, metrics
+        if config.replay == "uniform":
+            raise ArgumentError('replay="uniform" is of vectors: expected "surprise" or "none"')
         groups = max(1, config.num_actors // _GROUP)
         turns = groups * _GROUP
         behind = config.backend != "threads"
@@ -801,24 +823,34 @@ class AgentTrainer:
             steps=max(1, config.total_timesteps),
             prompts_per_step=groups,
             answers_per_prompt=min(_GROUP, max(2, config.num_actors)),
-            learner=_agent_learner(config),
+            learner=GRPOConfig(learning_rate=_RATE, lora=LoRAConfig(rank=16, alpha=32.0)),
+            plans=config.planning_config if config.use_plans else None,
+            plan_state_dim=config.state_dim,
+            replay=0 if config.replay == "none" else max(1, config.batch_size // (turns * _EACH)),
+            replay_config=config.replay_config,
             max_lag=int(config.is_asynchronous or behind),
             workers=config.num_workers if behind else 0,
             backend="ray" if config.backend == "ray" else "processes",
             max_restarts=config.max_restarts,
             worker_imports=config.worker_imports,
             dir=config.checkpoint_dir,
-            save_every=max(1, config.save_frequency // turns),
-            evaluate_every=max(1, config.evaluation_frequency // turns),
+            save_every=max(1, config.save_frequency // (turns * _EACH)),
+            evaluate_every=max(1, config.evaluation_frequency // (turns * _EACH)),
             evaluate_prompts=config.evaluation_episodes,
             evaluate_temperature=0.0 if config.evaluation_greedy else 1.0,
             max_turns_total=config.total_timesteps,
             progress=config.progress,
             seed=config.seed or 0,
         )
-        task = make_task(config.env_name, **config.env_config)
+        task = {**config.env_config}
+        if config.max_episode_steps < _TURNS:
+            task["max_turns"] = config.max_episode_steps
         self.trainer = LLMTrainer(
-            config.backbone, task, settings, device=config.device, resume=resume is True
+            config.backbone,
+            (config.env_name, task),
+            settings,
+            device=config.device,
+            resume=resume is True,
         )
         if not isinstance(resume, bool):
             self.trainer.load(resume)
@@ -826,8 +858,18 @@ class AgentTrainer:
 
     async def train(self) -> None:
         """Train for ``total_timesteps`` turns, or until ``early_stop_success`` is reached."""
-        self.trainer.listeners = [self._note]
-        await self.trainer.train()
+        config, at = self._config, self._metrics.total_timesteps
+        records = Records(config, goes_on_at=at if self.trainer.history else None)
+
+        def write(kind: str, row: Row) -> None:
+            numbers = {n: one for n, one in row.items() if not isinstance(one, list)}
+            records.add(kind, self._metrics.total_timesteps, numbers)
+
+        self.trainer.listeners = [self._note, write]
+        try:
+            await self.trainer.train()
+        finally:
+            records.close()
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write a checkpoint, by default the one of ``checkpoint_dir``; return its place."""
@@ -842,16 +884,21 @@ class AgentTrainer:
         self._fill()
         return self._metrics.total_timesteps
 
+    def policy(self, *, greedy: bool = False) -> TalkPolicy:
+        """Return a copy of the model that acts in episodes."""
+        return TalkPolicy(self.trainer, greedy=greedy)
+
     def close(self) -> None:
         """End the run after the current update."""
         self.trainer.stop()
+        self.trainer.task.close()
 
     def _fill(self) -> None:
         """Take over what was measured before."""
-        for row in self.trainer.history:
-            self._note("update", row)
-        for row in self.trainer.evaluations:
-            self._note("evaluation", row)
+        rows = [(row["step"], "update", row) for row in self.trainer.history]
+        rows += [(row["step"] + 0.5, "evaluation", row) for row in self.trainer.evaluations]
+        for _, kind, row in sorted(rows, key=lambda one: one[0]):
+            self._note(kind, row)
 
     def _note(self, kind: str, row: Row) -> None:
         metrics = self._metrics
@@ -859,7 +906,8 @@ class AgentTrainer:
             found = {**row, "step": metrics.total_timesteps}
             for name, values in metrics.history.items():
                 values.append(found.get(name))
-            if self._stop_at is not None and row["success_rate"] >= self._stop_at:
+            most = self._config.early_stop_success
+            if most is not None and row["success_rate"] >= most:
                 self.trainer.stop()
             return
         for name, key in _METRICS.items():
@@ -878,16 +926,63 @@ class AgentTrainer:
         }
 
 
+class TalkPolicy:
+    """A copy of a trained model as a policy of episodes, with the prompts of training.
+
+    Args:
+        trainer: Has the model.
+        greedy: Whether it takes the likeliest tokens.
+    """
+
+    def __init__(self, trainer: LLMTrainer, *, greedy: bool = False) -> None:
+        how = trainer._how
+        self._limit, self._tokenizer = how.limit, trainer.tokenizer
+        self._sampling = replace(how.sampling, temperature=0.0) if greedy else how.sampling
+        how = replace(how, plans=copy.deepcopy(how.plans))
+        self._plans, self._greedy = how.plans, greedy
+        self.engine, _ = engine_of(how, trainer._copy(), trainer.learner.device)
+
+    def begin(self, instructions: str, seed: int) -> None:
+        """Start an episode."""
+        self._instructions, self._seed = instructions, seed
+        self._talk: Conversation | None = None
+
+    async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> Decision:
+        """Answer an observation with a command; forget earlier ones where there is no room."""
+        commands = info["commands"]
+        shown = show_commands(commands) if commands else ""
+        text = f"{observation['text']}\n\n{shown}".strip()
+        talk = self._talk
+        if talk is not None:
+            talk.say("user", text)
+        if talk is None or talk.full:
+            plans, seed = self._plans, self._seed
+            talk = self._talk = Conversation(
+                self.engine,
+                self._tokenizer,
+                self._sampling,
+                seed=seed,
+                limit=self._limit,
+                plans=None if plans is None else plans.begin(seed, greedy=self._greedy),
+            )
+            how = "\nAnswer with one of the commands." if commands else ""
+            talk.say("system", f"{self._instructions}{how}".strip())
+            talk.say("user", text)
+        answer = await talk.answer()
+        turn = talk.turns[-1]
+        usage = Usage(len(talk.tokens) - turn.drawn, turn.reused, turn.drawn, requests=1)
+        return Decision(read_command(answer.text, commands), answer.text, usage)
+
+    async def aclose(self) -> None:
+        """End the engine."""
+        await self.engine.aclose()
+
+
 def agent_trainer(
     config: TrainingConfig, metrics: TrainingMetrics, *, resume: Resume = False
 ) -> AgentTrainer:
     """Return what trains the language model that is ``config.backbone``."""
     return AgentTrainer(config, metrics, resume=resume)
-
-
-def _agent_learner(config: TrainingConfig) -> TokenLearnerConfig:
-    """Return the settings of a learner of adapters."""
-    return GRPOConfig(learning_rate=_RATE, lora=LoRAConfig(rank=16, alpha=32.0))
 
 
 async def _end(task: asyncio.Future[Any]) -> None:

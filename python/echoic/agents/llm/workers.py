@@ -23,7 +23,8 @@ import pickle
 import secrets
 import tempfile
 import time
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,18 +34,18 @@ import echoic.rl
 from echoic.agents.llm.conversation import Conversation
 from echoic.agents.llm.engine import AsyncExecutionEngine
 from echoic.agents.llm.lora import LoRAConfig, add_lora
+from echoic.agents.llm.tasks import Task, make_task
 from echoic.errors import ArgumentError, ClosedError, CollectorError, DisconnectedError, EchoicError
 from echoic.workers import Supervisor, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
     from pathlib import Path
 
     from echoic.agents.llm.config import ExecutionConfig
     from echoic.agents.llm.handles import RolloutEngine
     from echoic.agents.llm.requests import RolloutResult, SamplingParams
     from echoic.agents.llm.soft_prefix import PlanPrefix
-    from echoic.agents.llm.tasks import Task
     from echoic.rl import Group, Item, Run
     from echoic.rl import Worker as Joined
 
@@ -98,6 +99,18 @@ def load_model(name: str | os.PathLike[str], device: Any = "auto") -> tuple[Any,
     return model.to(resolve(device)).eval(), tokenizer
 
 
+def task_of(given: Any) -> Task:
+    """Return a task, or make the one of a name, or of a name and a dict of settings."""
+    if isinstance(given, str):
+        given = (given, {})
+    if isinstance(given, tuple):
+        name, settings = given
+        return make_task(name, **settings)
+    if not isinstance(given, Task):
+        raise ArgumentError(f"expected a Task or its name, got a {type(given).__name__}")
+    return given
+
+
 async def together(coroutines: Iterable[Awaitable[Any]]) -> None:
     """Await all; if one fails, cancel the others and raise its error."""
     tasks = [asyncio.ensure_future(one) for one in coroutines]
@@ -123,22 +136,36 @@ class LockStep:
     Args:
         engine: The engine.
         version: The version of its weights.
+        most: Conversations at a time; ``None``: all.
     """
 
-    def __init__(self, engine: RolloutEngine[Any], version: int) -> None:
+    def __init__(self, engine: RolloutEngine[Any], version: int, most: int | None = None) -> None:
         self._engine, self.version = engine, version
+        self._most = math.inf if most is None else most
         self._seats = 0
+        self._queue: deque[asyncio.Future[None]] = deque()
         self._waiting: dict[tuple[int, ...], Callable[[], None]] = {}
 
-    @contextlib.contextmanager
-    def seat(self, *place: int) -> Iterator[Any]:
+    @contextlib.asynccontextmanager
+    async def seat(self, *place: int) -> AsyncIterator[Any]:
         """Return what a conversation uses as its engine."""
-        self._seats += 1
+        if self._seats < self._most:
+            self._seats += 1
+        else:
+            # One that ends leaves its seat to it, so that turns wait for its first one.
+            turn = asyncio.get_running_loop().create_future()
+            self._queue.append(turn)
+            await turn
         try:
             yield _Seat(self, place)
         finally:
-            self._seats -= 1
-            self._go()
+            while self._queue and self._queue[0].done():
+                self._queue.popleft()
+            if self._queue:
+                self._queue.popleft().set_result(None)
+            else:
+                self._seats -= 1
+                self._go()
 
     async def generate(
         self, place: tuple[int, ...], prompt: Any, sampling: Any, **options: Any
@@ -184,7 +211,7 @@ class Answering:
     """How prompts are answered, wherever that is.
 
     Attributes:
-        task: The task.
+        task: The task; for another process, what :func:`task_of` takes.
         sampling: How tokens are drawn.
         limit: Most tokens of a conversation.
         seed: Seed of the run.
@@ -193,7 +220,7 @@ class Answering:
         plans: Makes soft prefixes of what was observed.
     """
 
-    task: Task
+    task: Any
     sampling: SamplingParams
     limit: int
     seed: int
@@ -235,8 +262,10 @@ class Actor:
 
     async def _item(self, prompt: Any, index: int, item: Item, steps: LockStep | None) -> None:
         place = (index, item.index)
-        with contextlib.ExitStack() as stack:
-            engine = stack.enter_context(steps.seat(*place)) if steps else self._engine
+        async with contextlib.AsyncExitStack() as stack:
+            engine = self._engine
+            if steps is not None:
+                engine = await stack.enter_async_context(steps.seat(*place))
             talk, outcome = await self.hold(prompt, index, item.index, engine)
         columns: dict[str, Any] = talk.columns()
         blobs = None if talk.plans is None else {"plans": talk.plans.rows()}
@@ -397,15 +426,16 @@ def work(member: Member) -> None:
 
 
 async def _work(member: Member) -> None:
+    how = replace(member.how, task=task_of(member.how.task))
     model, tokenizer = member.model, None
     if isinstance(model, str):
         model, tokenizer = load_model(model, member.device)
         if member.lora is not None:
             add_lora(model, member.lora)
-    engine, load = engine_of(member.how, model, member.device)
+    engine, load = engine_of(how, model, member.device)
     joined = echoic.rl.join(member.address, token=member.token, partial=True)
     async with engine, joined as worker:
-        actor = Actor(member.how, engine, member.tokenizer or tokenizer, load)
+        actor = Actor(how, engine, member.tokenizer or tokenizer, load)
         end = time.monotonic() + _JOIN
         while not await actor.refresh(worker):
             if time.monotonic() > end:
@@ -432,8 +462,8 @@ class Processes:
             pickle.dumps(members)
         except Exception as error:
             raise ArgumentError(
-                "a worker process imports the task and its functions, so they must be at the top "
-                f"of a module: {error}"
+                "a worker process makes the task by its name, or imports it and its functions, "
+                f"which must be at the top of a module: {error}"
             ) from error
         self._members, self._folder = members, folder
         self.processes = Supervisor(self._start, len(members), max_restarts)
@@ -539,12 +569,10 @@ class RayActors:
 
 class _RayActor:
     def work(self, member: Member, addresses: Any, token: str) -> None:
-        import dataclasses
-
         from echoic.integrations.ray.addresses import nearest
 
         address = nearest(addresses, token)
-        work(dataclasses.replace(member, address=address, token=token))
+        work(replace(member, address=address, token=token))
 
 
 def socket_of_run() -> tuple[str, tempfile.TemporaryDirectory[str]]:
