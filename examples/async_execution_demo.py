@@ -1,6 +1,6 @@
 """Agents that share a prompt, on one engine: watch them come, run, share, and go.
 
-Run ``python -m examples.async_execution_demo`` from the root of the project; ``--model smollm2``
+Run ``python examples/async_execution_demo.py``, from any folder; ``--model smollm2``
 takes a real language model instead of one with random weights (see
 ``echoic.agents.backbones.smollm2``). Twelve agents have a conversation of three turns with an
 environment. All have one system prompt, and each turn's prompt is all that came before. Eight run

@@ -38,9 +38,9 @@ def answer(model: TinyTransformer, prompt: list[int]) -> tuple[list[list[int]], 
 
 def work(folder: Path, seed: int) -> None:
     """Answer prompts for as long as the learner wants answers."""
-    model, random = policy(), np.random.default_rng(seed)
+    model, random, at = policy(), np.random.default_rng(seed), f"unix://{folder}/run.sock"
     prompts = iter(lambda: [*random.integers(6, size=3).tolist(), SEP], None)
-    with suppress(echoic.errors.ClosedError), echoic.rl.join(f"unix://{folder}/run.sock") as worker:
+    with suppress(echoic.errors.ClosedError), echoic.rl.join(at, timeout=60) as worker:
         for group in worker.groups(prompts):
             with group:
                 worker.load(model)  # Newer weights, if there are any.

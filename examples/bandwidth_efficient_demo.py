@@ -1,6 +1,6 @@
 """One workload served in four orders, by what each earns for the attention that it reads.
 
-Run ``python -m examples.bandwidth_efficient_demo`` from the root of the project; the plot goes to
+Run ``python examples/bandwidth_efficient_demo.py``, from any folder; the plot goes to
 ``demo-output/bandwidth.png``, or where ``--out`` says. Requests of several conversations come to
 one server that reads so many pairs of tokens per second. A cache, a real one that forgets what was
 not used for longest, says how much of a request's beginning it has; nothing here is computed from

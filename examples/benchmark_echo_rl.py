@@ -83,7 +83,8 @@ def main(given: list[str] | None = None) -> None:
         except KeyboardInterrupt:
             sys.exit("interrupted; the same command goes on")
     for one in result.tasks:
-        print(f"{one.task}: {one.arm}: success {one.success_rate:.3f}, reward {one.avg_reward:.3f}")
+        scores = f"success {one.success_rate:.3f}, reward {one.avg_reward:.3f}"
+        print(f"{one.provenance}: {one.arm}: {scores}")
     print(f"{len(result.skipped)} cells skipped, {len(result.failed)} failed")
     print(f"report: {result.files.get('report')}")
 

@@ -1,6 +1,6 @@
 """A maze that needs a memory, learned with a plan of what was seen and without.
 
-Run ``python -m examples.latent_planning_demo`` from the root of the project. It takes less than a
+Run ``python examples/latent_planning_demo.py``, from any folder. It takes less than a
 minute, shows both learners while they learn, and draws their curves and their plans into a picture.
 
 Both have the same networks, as many parameters and as many episodes. The plan of one is made of all
@@ -15,6 +15,7 @@ several seeds, which `python -m experiments plans_tmaze` has.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,9 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+
+if not __package__:  # it is run by its path
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from examples import tmaze
 

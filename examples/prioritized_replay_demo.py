@@ -6,7 +6,7 @@ which phase batches come, as how many equally likely experiences a draw counts a
 and importance weights.
 
 It leaves out an environment and a policy: plans, rewards and states are made up. Run it with
-``python -m examples.prioritized_replay_demo --out replay.png``; it needs matplotlib.
+``python examples/prioritized_replay_demo.py --out replay.png``; it needs matplotlib.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 from echoic.agents.replay import PrioritizedReplayBuffer, ReplayConfig
-
-from examples.training import sayer
 
 DIMS = 64
 PHASES = 3
@@ -121,14 +119,15 @@ def main() -> None:
     found = parser.parse_args()
     result = simulate(found.updates, found.seed)
     draw(result, found.out)
-    say = sayer()
-    say(
+    print(
         f"{result.hot[-1]} hot and {result.cold[-1]} cold experiences, "
         f"{result.bytes_per_item:.0f} bytes each"
     )
     for temperature, share in result.effective.items():
-        say(f"temperature {temperature:g}: a draw is as one of {100 * share:.0f} % of them, evenly")
-    say(f"{found.out} shows the rest")
+        print(
+            f"temperature {temperature:g}: a draw is as one of {100 * share:.0f} % of them, evenly"
+        )
+    print(f"{found.out} shows the rest")
 
 
 if __name__ == "__main__":

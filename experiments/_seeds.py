@@ -1,4 +1,4 @@
-"""What studies over several seeds share: rows that are kept, and intervals of their means."""
+"""What studies over several seeds share: rows that are kept, intervals of means, tables."""
 
 from __future__ import annotations
 
@@ -7,19 +7,13 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
+from scipy import special
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
-
-# What Student's t is below with probability 0.975, of 1 to 30 degrees of freedom; and an upper
-# bound of what it is of more than 30.
-_T975 = (
-    *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
-    *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
-    *(2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423),
-)
-_T975_BEYOND = 2.0395
 
 
 class Rows:
@@ -56,17 +50,28 @@ class Rows:
         return [row for row in self.rows if all(row.get(name) == fields[name] for name in fields)]
 
 
-def interval(values: list[float]) -> tuple[float, float]:
+def interval(values: Sequence[float]) -> tuple[float, float]:
     """The 95 % interval of the mean, by Student's t.
 
     Drawing a few seeds with replacement finds intervals that are far too narrow: they hold the mean
     in 75 % of studies with three seeds, and in 83 % with five.
     """
-    count = len(values)
-    if count < 2:
-        # One seed says nothing about others.
+    if len(values) < 2:  # one seed says nothing about others
         return -math.inf, math.inf
-    mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
-    quantile = _T975[count - 2] if count - 2 < len(_T975) else _T975_BEYOND
-    reach = quantile * deviation / math.sqrt(count)
-    return mean - reach, mean + reach
+    deviation = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    reach = float(special.stdtrit(len(values) - 1, 0.975)) * deviation
+    return float(np.mean(values)) - reach, float(np.mean(values)) + reach
+
+
+def spread(values: Sequence[float], form: str = ".3f") -> str:
+    """The mean and its interval, for a table."""
+    low, high = interval(values)
+    return f"{np.mean(values):{form}} ({low:{form}} to {high:{form}})"
+
+
+def show(title: str, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Print a table of lines that have the same columns."""
+    table = Table(*(lines[0] if lines else ()), title=title)
+    for line in lines:
+        table.add_row(*(one if isinstance(one, str) else f"{one:.4g}" for one in line.values()))
+    Console(width=160).print(table)

@@ -50,22 +50,28 @@ def learn(seed: int, updates: int, *, is_killed: bool) -> list[dict[str, Any]]:
 
         def wait_for(update: int) -> None:
             while not curve.exists() or curve.read_text().count("\n") < update:
-                if programs[0].poll() is not None:
-                    raise RuntimeError(f"the learner ended with {programs[0].returncode}")
+                if any(program.poll() for program in programs):
+                    raise RuntimeError("a program of the run failed")
                 time.sleep(0.05)
 
         programs = [start("learn", updates)]
         programs += [start("work", 2 * seed + worker) for worker in (1, 2)]
-        if is_killed:
-            for victim, update in ((1, updates // 3), (0, updates // 2)):
-                wait_for(update)
-                programs[victim].kill()
-                programs[victim].wait()
-                word = ("work", 100 + seed) if victim else ("learn", updates)
-                programs[victim] = start(*word)
-        for program in programs:
-            if program.wait() != 0:
-                raise RuntimeError(f"a program ended with {program.returncode}")
+        try:
+            if is_killed:
+                for victim, update in ((1, updates // 3), (0, updates // 2)):
+                    wait_for(update)
+                    programs[victim].kill()
+                    programs[victim].wait()
+                    word = ("work", 100 + seed) if victim else ("learn", updates)
+                    programs[victim] = start(*word)
+            wait_for(updates)
+            for program in programs:
+                if program.wait() != 0:
+                    raise RuntimeError(f"a program ended with {program.returncode}")
+        finally:
+            for program in programs:
+                program.kill()
+                program.wait()
         found = [json.loads(line) for line in curve.read_text().splitlines()]
     last = {row["version"]: row for row in found}
     names = ("version", "reward", "lag")

@@ -32,12 +32,10 @@ from echoic.agents.llm import (
     TinyConfig,
     TinyTransformer,
 )
-from echoic.agents.llm.requests import Rollout
-from rich.console import Console
-from rich.table import Table
+from echoic.agents.llm.batcher import Rollout
 from torch.utils.flop_counter import FlopCounterMode
 
-from experiments._seeds import Rows
+from experiments._seeds import Rows, show
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -140,13 +138,12 @@ def run(out: Path, quick: bool) -> None:
             continue
         row = {"model": name, **sizes, **count(model, **sizes), **clock(model, **sizes)}
         rows.add({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()})
-    table = Table(title="The same work with a shared prefix cache, and without")
-    columns = ("model", "turns", "rollouts", "seed", "reuse", "fewer_flops", "faster")
-    for column in (*columns, "shared_tokens_per_second", "alone_tokens_per_second", "same_tokens"):
-        table.add_column(column)
-    for row in rows.rows:
-        table.add_row(*(str(row[str(column.header)]) for column in table.columns))
-    Console().print(table)
+    columns = (
+        *("model", "turns", "rollouts", "seed", "reuse", "fewer_flops", "faster"),
+        *("shared_tokens_per_second", "alone_tokens_per_second", "same_tokens"),
+    )
+    lines = [{column: str(row[column]) for column in columns} for row in rows.rows]
+    show("The same work with a shared prefix cache, and without", lines)
 
 
 def _model(name: str) -> Any:

@@ -20,10 +20,8 @@ import numpy as np
 import torch
 from echoic.agents.plans import LatentPlanningOptimizer, PlanningConfig
 from echoic.agents.training import GAECalculator, PPOConfig, PPOLearner, PPOTrainingStep
-from rich.console import Console
-from rich.table import Table
 
-from experiments._seeds import Rows, interval
+from experiments._seeds import Rows, show, spread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,23 +81,24 @@ def run(out: Path, quick: bool) -> None:
                 rows.add(_measure(arm, seed, steps))
                 last = rows.rows[-1]
                 print(f"seed {seed}, {arm}: {last['success']:.3f}", flush=True)
-    table = Table(title=f"{ENVIRONMENT} after {steps} steps, {len(seeds)} seeds")
-    for title in ("arm", "success", "95 %", "mean reward", "95 % ", "each seed"):
-        table.add_column(title)
-    found: dict[str, list[dict[str, Any]]] = {}
-    for arm in ARMS:
-        of_arm = sorted(rows.of(arm=arm, steps=steps), key=lambda row: row["seed"])
-        found[arm] = of_arm[: len(seeds)]
-        cells = []
-        for field in ("success", "reward"):
-            values = [row[field] for row in found[arm]]
-            low, high = interval(values)
-            cells += [f"{np.mean(values):.3f}", f"{low:.3f} to {high:.3f}"]
-        table.add_row(arm, *cells, ", ".join(f"{row['success']:.2f}" for row in found[arm]))
+    found = {
+        arm: sorted(rows.of(arm=arm, steps=steps), key=lambda row: row["seed"])[: len(seeds)]
+        for arm in ARMS
+    }
+    lines = [
+        {
+            "arm": arm,
+            "success": spread([row["success"] for row in own]),
+            "mean reward": spread([row["reward"] for row in own]),
+            "each seed": ", ".join(f"{row['success']:.2f}" for row in own),
+        }
+        for arm, own in found.items()
+    ]
     gap = [a["success"] - b["success"] for a, b in zip(*found.values(), strict=True)]
-    low, high = interval(gap)
-    table.add_row("difference, by seed", f"{np.mean(gap):+.3f}", f"{low:+.3f} to {high:+.3f}")
-    Console().print(table)
+    lines.append(
+        {"arm": "difference", "success": spread(gap, "+.3f"), "mean reward": "", "each seed": ""}
+    )
+    show(f"{ENVIRONMENT} after {steps} steps, {len(seeds)} seeds", lines)
 
 
 def _measure(arm: str, seed: int, steps: int) -> dict[str, Any]:
@@ -149,7 +148,8 @@ def _measure(arm: str, seed: int, steps: int) -> dict[str, Any]:
             PPOTrainingStep.from_rollout(GAECalculator(PPO), next_values=following, **rollout)
         )
     last = [reward for step, reward in episodes if step > 0.8 * steps]
-    parameters = sum(one.numel() for one in learner.networks.parameters())
+    groups = learner.optimizer.param_groups
+    parameters = sum(one.numel() for group in groups for one in group["params"])
     return {
         "arm": arm,
         "seed": seed,

@@ -18,11 +18,9 @@ import numpy as np
 import torch
 from echoic.agents.plans import PlanDivergence
 from echoic.agents.plans.encoder import gaussian_kl
-from rich.console import Console
-from rich.table import Table
 
 from examples import tmaze
-from experiments._seeds import Rows, interval
+from experiments._seeds import Rows, show, spread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,22 +64,20 @@ def run(out: Path, quick: bool) -> None:
         for form, weight in ARMS:
             if not rows.has(form=form, kl_weight=weight, seed=seed, iterations=iterations):
                 rows.add(_measure(form, weight, seed, iterations))
-    table = Table(title=f"T-maze after {iterations * 64} episodes, means over {len(seeds)} seeds")
-    for title in ("cost", "kl_weight", "right turns", "95 %", "worst", "cue read from plan"):
-        table.add_column(title)
+    lines = []
     for form, weight in ARMS:
         found = rows.of(form=form, kl_weight=weight, iterations=iterations)
         success = [row["success"] for row in found]
-        low, high = interval(success)
-        table.add_row(
-            form,
-            f"{weight:g}",
-            f"{np.mean(success):.3f}",
-            f"{low:.3f} to {high:.3f}",
-            f"{min(success):.3f}",
-            f"{np.mean([row['probe'] for row in found]):.3f}",
+        lines.append(
+            {
+                "cost": form,
+                "kl_weight": weight,
+                "right turns": spread(success),
+                "worst": min(success),
+                "cue read from plan": float(np.mean([row["probe"] for row in found])),
+            }
         )
-    Console().print(table)
+    show(f"T-maze after {iterations * 64} episodes, means over {len(seeds)} seeds", lines)
 
 
 def _measure(form: str, weight: float, seed: int, iterations: int) -> dict[str, Any]:

@@ -23,10 +23,8 @@ from echoic.agents.baselines import Cell, method_of
 from echoic.agents.environments import make_environment
 from echoic.agents.episodes import Decision, run_episode
 from echoic.agents.evaluation.statistics import wilson_interval
-from rich.console import Console
-from rich.table import Table
 
-from experiments._seeds import Rows, interval
+from experiments._seeds import Rows, show, spread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -137,50 +135,43 @@ def run(out: Path, quick: bool) -> None:
     torch.set_num_threads(1)
     rows = Rows(out / f"{NAME}.jsonl", ("task", "method", "number"))
     asyncio.run(_play_all(rows, 1 if quick else TASKS))
-    Console().print(summary(rows))
+    show("SmolLM2-135M, prompted", summary(rows))
 
 
-def summary(rows: Rows) -> Table:
+def summary(rows: Rows) -> list[dict[str, str]]:
     """A line for each arm."""
-    table = Table(title="SmolLM2-135M, prompted")
-    for column in (
-        "task",
-        "method",
-        "episodes",
-        "success",
-        "tokens",
-        "cached",
-        "seconds",
-        "unread",
-    ):
-        table.add_column(column)
-    for row in rows.of(method=CHANCE):
-        shown = _share(row["successes"], row["episodes"])
-        table.add_row(row["task"], CHANCE, str(row["episodes"]), shown, "-", "-", "-", "-")
+    rest = dict.fromkeys(("tokens", "cached", "seconds", "unread"), "-")
+    lines = [
+        {
+            "task": row["task"],
+            "method": CHANCE,
+            "episodes": str(row["episodes"]),
+            "success": _share(row["successes"], row["episodes"]),
+            **rest,
+        }
+        for row in rows.of(method=CHANCE)
+    ]
     for task in ("game24", "cruxeval"):
         for method in METHODS:
-            found = rows.of(task=task, method=method)
-            if not found:
-                continue
-            read = sum(row["tokens_in"] for row in found)
-            table.add_row(
-                task,
-                method,
-                str(len(found)),
-                _share(sum(row["success"] for row in found), len(found)),
-                _mean([row["tokens_in"] + row["tokens_out"] for row in found]),
-                f"{sum(row['tokens_cached'] for row in found) / read:.0%}",
-                _mean([row["seconds"] for row in found]),
-                f"{np.mean([row['unread'] for row in found]):.1f}",
-            )
-    return table
+            if found := rows.of(task=task, method=method):
+                read, cached = (
+                    sum(row[name] for row in found) for name in ("tokens_in", "tokens_cached")
+                )
+                tokens = [row["tokens_in"] + row["tokens_out"] for row in found]
+                line = {
+                    "task": task,
+                    "method": method,
+                    "episodes": str(len(found)),
+                    "success": _share(sum(row["success"] for row in found), len(found)),
+                    "tokens": spread(tokens, ",.1f"),
+                    "cached": f"{cached / read:.0%}",
+                    "seconds": spread([row["seconds"] for row in found], ",.1f"),
+                    "unread": f"{np.mean([row['unread'] for row in found]):.1f}",
+                }
+                lines.append(line)
+    return lines
 
 
 def _share(wins: int, of: int) -> str:
     low, high = wilson_interval(wins, of)
     return f"{wins} of {of} ({low:.1%} to {high:.1%})"
-
-
-def _mean(values: list[float]) -> str:
-    low, high = interval(values)
-    return f"{np.mean(values):,.1f} ({low:,.1f} to {high:,.1f})"

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from echoic.agents.replay import PrioritizedReplayBuffer, ReplayConfig
-from rich.console import Console
-from rich.table import Table
 
+from experiments import _seeds
 from experiments._seeds import Rows
 
 if TYPE_CHECKING:
@@ -143,15 +142,12 @@ def run(out: Path, quick: bool) -> None:
 
 def show(rows: list[dict[str, Any]]) -> None:
     """Prints medians over seeds."""
-    console = Console(width=160)
     for name, keys in (("speed", ("items", "dims", "state")), ("sizes", ("scale", "rewards"))):
         own = [row for row in rows if row["table"] == name]
-        known = {"table", "seed", "items", *keys}
-        numbers = [key for key in own[0] if key not in known]
-        table = Table(*keys, *(number.replace("_", " ") for number in numbers), title=name)
-        groups = sorted({tuple(row[key] for key in keys) for row in own}, key=str)
-        for group in groups:
+        numbers = [key for key in own[0] if key not in {"table", "seed", "items", *keys}]
+        lines = []
+        for group in sorted({tuple(row[key] for key in keys) for row in own}, key=str):
             members = [row for row in own if tuple(row[key] for key in keys) == group]
-            values = (statistics.median(row[number] for row in members) for number in numbers)
-            table.add_row(*map(str, group), *(f"{value:.4g}" for value in values))
-        console.print(table)
+            medians = {key: statistics.median(row[key] for row in members) for key in numbers}
+            lines.append({**dict(zip(keys, map(str, group), strict=True)), **medians})
+        _seeds.show(name, lines)

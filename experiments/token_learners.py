@@ -24,12 +24,10 @@ from echoic.agents.llm import (
     TokenBatch,
     TokenLearner,
 )
-from rich.console import Console
-from rich.table import Table
 
 from experiments import _digits as task
 from experiments._digits import Policy
-from experiments._seeds import Rows
+from experiments._seeds import Rows, show
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +59,7 @@ def run(out: Path, quick: bool) -> None:
             for arm in ARMS:
                 if not rows.has(arm=arm, lag=lag, seed=seed, updates=updates):
                     rows.add(learn(arm, lag, seed, updates))
-    Console().print(summary(rows.of(updates=updates)))
+    show("Token policies and lag", summary(rows.of(updates=updates)))
 
 
 def learn(arm: str, lag: int, seed: int, updates: int) -> dict[str, Any]:
@@ -147,15 +145,14 @@ def score(policy: Policy) -> float:
     return float(draw(policy, EVALUATION_SEED, 0, None).rewards.mean())
 
 
-def summary(rows: list[dict[str, Any]]) -> Table:
+def summary(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
     """Means and standard deviations over seeds."""
-    columns = ("arm", "lag", "seeds", "score in the end", "over the run", "clipped", "effective")
-    table = Table(*columns, title="Token policies and lag")
+    lines = []
     for arm, lag in sorted({(row["arm"], row["lag"]) for row in rows}):
         own = [row for row in rows if (row["arm"], row["lag"]) == (arm, lag)]
-        cells = [
-            f"{np.mean([row[name] for row in own]):.3f} ± {np.std([row[name] for row in own]):.3f}"
-            for name in ("score", "over_the_run", "clip_fraction", "effective_samples")
-        ]
-        table.add_row(arm, str(lag), str(len(own)), *cells)
-    return table
+        line = {"arm": arm, "lag": str(lag), "seeds": str(len(own))}
+        for name in ("score", "over_the_run", "clip_fraction", "effective_samples"):
+            values = [row[name] for row in own]
+            line[name] = f"{np.mean(values):.3f} ± {np.std(values):.3f}"
+        lines.append(line)
+    return lines

@@ -22,8 +22,8 @@ from echoic.agents.evaluation import BenchmarkConfig, EchoRLBenchmark
 from echoic.agents.plans import PlanningConfig
 from echoic.agents.replay import ReplayConfig
 from echoic.agents.training import PPOConfig
-from rich.console import Console
-from rich.table import Table
+
+from experiments._seeds import show
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,12 +122,15 @@ def run(out: Path, quick: bool, steps: int | None = None, tasks: list[str] | Non
         detailed_episodes=1,
     )
     result = asyncio.run(EchoRLBenchmark(config).run_benchmark())
-    table = Table(title=f"Success after {steps} steps, {config.num_seeds} seeds")
-    for title in ("task", "method", "success", "interval"):
-        table.add_column(title)
-    for task, rates in result.success_rates.items():
-        for arm, rate in rates.items():
-            interval = result.confidence_intervals[task][arm]
-            shown = "" if interval is None else f"{interval[0]:.2f} to {interval[1]:.2f}"
-            table.add_row(task, arm, f"{rate:.2f}", shown)
-    Console().print(table)
+    lines = [
+        {
+            "task": one.task,
+            "method": one.arm,
+            "success": f"{one.success_rate:.2f}",
+            "interval": "{:.2f} to {:.2f}".format(*one.success_interval)
+            if one.success_interval
+            else "",
+        }
+        for one in result.tasks
+    ]
+    show(f"Success after {steps} steps, {config.num_seeds} seeds", lines)

@@ -28,6 +28,8 @@ MAY_BE_SKIPPED = {
     "there is TensorFlow": 1,
     # NumPy 1, which works too.
     "numpy 2 has such strings": 1,
+    # A GPU.
+    "no CUDA": 1,
     # Other systems than Linux, and other users than root.
     "reads /proc|threads in /proc": 4,
     "no fork|nothing forks": 9,

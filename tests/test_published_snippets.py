@@ -1,8 +1,8 @@
 """The snippets on the pages of echo, EchoRL, rlox and Reverb run as they are published.
 
 The text of `SNIPPETS` is the pages' own; only line breaks and indentation, which some pages lost,
-are put back, and a test compares it with the pages where they are at hand. Modules are found under
-their published names (`MODULES`). Nothing else is changed but what these tables say:
+are put back, and a test compares it with the pages where they are at hand. Published names are led
+to the drop-ins, as `python -m echoic.NAME` does. Nothing else is changed but what these tables say:
 
 - `SIZES`: numbers that make a snippet long, and sizes that it leaves to defaults which are;
 - `PLACES`: a host, a port and a file that only the page's author has, or that two runs of these
@@ -25,39 +25,24 @@ import inspect
 import os
 import re
 import shlex
+import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from echoic import echo, rlox
+from echoic import _dropin, echo, rlox
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PAGES = Path(
     os.environ.get("ECHOIC_PAGES", Path(__file__).resolve().parents[1].parent / "shared" / "seeds")
 )
 
-MODULES = {
-    "echo": "echoic.echo",
-    "rlox": "echoic.rlox",
-    "reverb": "echoic.reverb",
-    "echo_rl": "echoic.agents",
-    "echo_rl.core": "echoic.agents",
-    "echo_rl.core.async_execution": "echoic.agents.llm",
-    "echo_rl.core.bandwidth": "echoic.agents.bandwidth",
-    "echo_rl.core.latent_planning": "echoic.agents.plans",
-    "echo_rl.core.prioritized_replay": "echoic.agents.replay",
-    "echo_rl.environments.alfworld": "echoic.agents.environments.alfworld",
-    "echo_rl.environments.arc": "echoic.agents.environments.arc",
-    "echo_rl.environments.cruxeval": "echoic.agents.environments.cruxeval",
-    "echo_rl.environments.minigrid": "echoic.agents.environments.minigrid",
-    "echo_rl.environments.webshop": "echoic.agents.environments.webshop",
-    "echo_rl.evaluation.benchmark": "echoic.agents.evaluation.benchmark",
-    "echo_rl.kernels": "echoic.agents.kernels",
-    "echo_rl.training.trainer": "echoic.agents.training.trainer",
-    "echo_rl.utils.monitoring": "echoic.agents.monitoring",
-}
+LIBRARIES = ("echo", "echo_rl", "reverb", "rlox")
 
 # By snippet: what is replaced, and by what. Each must be there once.
 SIZES: dict[str, list[tuple[str, str]]] = {
@@ -515,18 +500,16 @@ def run(name: str, **given: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def _published_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _published_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    used = {
-        word for text in SNIPPETS.values() for word in re.findall(r"(?:from|import) (\S+)", text)
-    }
-    assert set(MODULES) <= used | {"echo_rl"}
-    for published, ours in MODULES.items():
-        try:
-            monkeypatch.setitem(sys.modules, published, importlib.import_module(ours))
-        except ImportError:
-            # An extra that is not installed; tests that need it skip.
-            assert published.startswith("echo_rl")
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    before = set(sys.modules)
+    for name in LIBRARIES:
+        _dropin.install(name)
+    yield
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] in LIBRARIES:
+            del sys.modules[name]
 
 
 @pytest.mark.skipif(not PAGES.is_dir(), reason=f"no pages at {PAGES}; ECHOIC_PAGES says where")
@@ -749,6 +732,34 @@ def test_echorl_training(
     said = capsys.readouterr().out
     assert re.search(r"^Success rate: [01]\.\d{3}$", said, re.MULTILINE)
     assert re.search(r"^Avg reward: [01]\.\d{3}$", said, re.MULTILINE)
+
+
+PROGRAM = """
+import sys
+import echo_rl.evaluation.benchmark
+from echo_rl.core import ReplayConfig
+from echo_rl.core.bandwidth import *
+from echo_rl.environments.game24 import Game24Config
+from echo_rl.utils import MetricsCollector
+from echoic import agents
+
+assert ReplayConfig is agents.ReplayConfig and BandwidthMetrics is agents.BandwidthMetrics
+assert echo_rl.evaluation.benchmark.BenchmarkConfig is echo_rl.BenchmarkConfig
+assert not hasattr(echo_rl.core, "nothing") and not hasattr(echo_rl.core, "__file__")
+assert "torch" not in sys.modules
+try:
+    import echo_rl.nothing
+except ModuleNotFoundError as error:
+    print(sys.argv[1:], error)
+"""
+
+
+def test_echorl_programs_run_unchanged(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(SNIPPETS["EchoRL: bandwidth"] + PROGRAM)
+    command = [sys.executable, "-m", "echoic.echo_rl", "program.py", "--flag"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    said = "['--flag'] echoic.echo_rl has nothing for 'echo_rl.nothing'\n"
+    assert (ran.stdout.partition("\n")[2], ran.stderr) == (said, "")
 
 
 def test_echorl_parts_without_torch(capsys: pytest.CaptureFixture[str]) -> None:

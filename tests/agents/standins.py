@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from echoic.agents.backbones import Backbone, Capabilities, Completion, Message, Sampling
+from echoic.agents.backbones import Backbone, Completion, Message, Sampling
 from echoic.agents.environments import EchoRLEnvironment, EnvironmentConfig, Outcome
 from echoic.agents.episodes import Usage
 
@@ -55,7 +55,6 @@ class Signs(EchoRLEnvironment):
 class Scripted(Backbone):
     """Answers with what a function of the chat returns, and keeps the chats."""
 
-    capabilities = Capabilities()
     name = "standins"
 
     def __init__(self, reply: Any) -> None:

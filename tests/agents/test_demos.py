@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def demo_of(name: str, *needed: str) -> Any:
@@ -78,3 +80,21 @@ def test_surprise_replays_what_is_new_and_draws_a_picture(tmp_path: Path) -> Non
     )
     demo.draw(result, tmp_path / "replay.png")
     assert (tmp_path / "replay.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*(ROOT / "examples").glob("*_demo.py"), *(ROOT / "examples").glob("*_echo_rl.py")],
+    ids=lambda path: path.stem,
+)
+def test_it_runs_by_its_path(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    for package in ("torch", "rich", "matplotlib"):
+        pytest.importorskip(package)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "examples"]:
+        monkeypatch.delitem(sys.modules, name)
+    others = [one for one in sys.path if Path(one).resolve() != ROOT]
+    monkeypatch.setattr(sys, "path", [str(path.parent), *others])
+    monkeypatch.setattr(sys, "argv", [str(path), "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(path), run_name="__main__")
+    assert f"usage: {path.name}" in capsys.readouterr().out

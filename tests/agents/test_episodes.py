@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from echoic.agents.backbones.base import Capabilities, Completion
+from echoic.agents.backbones.base import Completion
 from echoic.agents.baselines.prompted import (
     ReActConfig,
     ReActPolicy,
@@ -149,7 +149,7 @@ def test_a_policy_has_stopped_when_its_episode_took_too_long() -> None:
 class Failing:
     """A backbone whose answers use 10 tokens, until one fails."""
 
-    capabilities = Capabilities()
+    can_score = False
 
     def __init__(self, answers: list[str]) -> None:
         self.answers = answers

@@ -1,9 +1,8 @@
 """A learner's state in one file, without pickle: tensors by safetensors, all else as JSON.
 
-:func:`save` takes a tree of dicts, lists, tuples, numbers, texts, tensors and numpy arrays, such as
-``state_dict()`` of modules and optimizers, and :func:`load` returns the same tree: keys that are
-integers, tuples, integers of any size, infinities and dtypes included. The tree without its arrays
-is JSON in the metadata of a safetensors file, so that a checkpoint is one file.
+:func:`save` takes a tree, such as ``state_dict()`` of modules and optimizers, and :func:`load`
+returns the same: keys that are integers, tuples, integers of any size, infinities and dtypes
+included. The tree without its arrays is JSON in the metadata of a safetensors file.
 
 Invariants:
 
@@ -78,11 +77,8 @@ def save(path: str | os.PathLike[str], tree: Any, *, kind: str) -> None:
     handle, beside = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
     os.close(handle)
     try:
-        save_file(
-            tensors,
-            beside,
-            metadata={"format": _FORMAT, "kind": kind, "tree": json.dumps(skeleton)},
-        )
+        metadata = {"format": _FORMAT, "kind": kind, "tree": json.dumps(skeleton)}
+        save_file(tensors, beside, metadata=metadata)
         with Path(beside).open("rb") as written:
             os.fsync(written.fileno())
         Path(beside).replace(place)
@@ -129,16 +125,21 @@ def check_fit(modules: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         CheckpointError: If a tensor is missing, unknown, or has another shape or dtype.
     """
     for part, module in modules.items():
-        expected, found = (
-            {name: f"{one.dtype} of shape {tuple(one.shape)}" for name, one in of.items()}
-            for of in (module.state_dict(), state[part])
-        )
-        for name in sorted({*expected, *found}):
-            if expected.get(name) != found.get(name):
-                raise CheckpointError(
-                    f"the checkpoint doesn't fit: expected {part}.{name} to be "
-                    f"{expected.get(name, 'absent')}, got {found.get(name, 'absent')}"
-                )
+        check_tensors(part, module.state_dict(), state[part])
+
+
+def check_tensors(part: str, mine: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Compare tensors with saved ones of the same names, as :func:`check_fit` does."""
+    expected, found = (
+        {name: f"{one.dtype} of shape {tuple(one.shape)}" for name, one in of.items()}
+        for of in (mine, state)
+    )
+    for name in sorted({*expected, *found}):
+        if expected.get(name) != found.get(name):
+            raise CheckpointError(
+                f"the checkpoint doesn't fit: expected {part}.{name} to be "
+                f"{expected.get(name, 'absent')}, got {found.get(name, 'absent')}"
+            )
 
 
 def check_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
@@ -156,12 +157,7 @@ def check_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
 
 @contextmanager
 def all_or_nothing(put: Callable[[Any], None], now: Any, *, kind: str) -> Iterator[None]:
-    """Restore the state from before this block if loading another one in it fails.
-
-    Args:
-        put: Loads a state like ``now``.
-        now: The state before.
-        kind: Name of the owner, for the error.
+    """Restore the state ``now`` by ``put(now)`` if loading another one in this block fails.
 
     Raises:
         CheckpointError: If the state did not fit. Nothing was changed.
@@ -201,23 +197,21 @@ def _take_apart(node: Any, tensors: dict[str, Any], where: str) -> Any:
     """Return the JSON of a node; its arrays are added to ``tensors``."""
     if node is None or isinstance(node, bool | str):
         return node
+    name = str(len(tensors))
     if isinstance(node, torch.Tensor):
-        name = str(len(tensors))
         # Parameters may share memory, which safetensors refuses.
         tensors[name] = node.detach().to("cpu", copy=True).contiguous()
         return [_TENSOR, name]
     if isinstance(node, np.ndarray):
-        name = str(len(tensors))
         try:
-            tensors[name] = torch.from_numpy(np.ascontiguousarray(node).copy())
+            tensors[name] = torch.from_numpy(node.copy(order="C"))
         except TypeError as error:
             raise ArgumentError(f"{where}: arrays of {node.dtype} can't be saved") from error
         return [_ARRAY, name, list(node.shape)]
     if isinstance(node, int | np.integer):
         return int(node)
     if isinstance(node, float | np.floating):
-        value = float(node)
-        return value if math.isfinite(value) else [_FLOAT, repr(value)]
+        return float(node) if math.isfinite(node) else [_FLOAT, repr(float(node))]
     if isinstance(node, tuple | list):
         mark = _TUPLE if isinstance(node, tuple) else _LIST
         return [mark, [_take_apart(one, tensors, f"{where}[{i}]") for i, one in enumerate(node)]]

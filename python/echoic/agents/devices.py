@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["Distributed", "Ranks", "put", "resolve"]
+__all__ = ["Distributed", "Ranks", "put", "resolve", "shard", "whole"]
 
 Distributed = Literal["ddp", "fsdp"]
 
@@ -56,24 +56,16 @@ def _warn(device: str) -> None:
 def put(array: Array, dtype: Any, device: torch.device) -> Tensor:
     """Copy an array to a device. To CUDA it goes by pinned memory, without a wait for the copy."""
     tensor = torch.from_numpy(np.ascontiguousarray(array, dtype))
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 class Ranks:
-    """The processes of ``torch.distributed``'s default group that learn together, or just this one.
+    """The processes of ``torch.distributed`` that learn together, or just this one.
 
-    With ``"ddp"`` every rank has the whole model, and the gradients of all ranks are added up once
-    before a step. ``DistributedDataParallel`` would add them up in 16 bits, and once for every
-    micro-batch. With ``"fsdp"`` each rank has a shard of every parameter (``fully_shard``).
-
-    Args:
-        kind: ``"ddp"``, ``"fsdp"``, or ``None`` for one process.
-        device: The device of this rank.
-
-    Raises:
-        ArgumentError: If there is no process group.
+    With ``"ddp"`` every rank has the whole model, and the float32 gradients of all are added up
+    once before a step. ``DistributedDataParallel`` would do that in the parameters' 16 bits, and
+    needs as many micro-batches in each rank. With ``"fsdp"`` each rank has a shard of every
+    parameter (``fully_shard``). ``None`` is one process.
     """
 
     def __init__(self, kind: Distributed | None, device: torch.device) -> None:
@@ -82,17 +74,12 @@ class Ranks:
                 f"distributed={kind!r} needs the process group of torch.distributed: start the "
                 "ranks with torchrun and call init_process_group() first"
             )
-        self._kind = kind
-        self._device = device
-        self.size = 1 if kind is None else dist.get_world_size()
-        self.rank = 0 if kind is None else dist.get_rank()
+        self._kind, self._device = kind, device
+        self.rank, size = (0, 1) if kind is None else (dist.get_rank(), dist.get_world_size())
+        self._size = size
         #: By what a rank's loss is multiplied, so that the sum over ranks is the gradient: shards
         #: get the mean.
-        self.factor = self.size if kind == "fsdp" else 1
-
-    def sum(self, *values: float) -> list[float]:
-        """Return sums over the ranks."""
-        return self.reduce(torch.tensor(values, dtype=torch.float64, device=self._device)).tolist()
+        self.factor = size if kind == "fsdp" else 1
 
     def reduce(self, values: Tensor, *, largest: bool = False) -> Tensor:
         """Replace values by their sums, or their largest ones, over the ranks."""
@@ -100,24 +87,26 @@ class Ranks:
             dist.all_reduce(values, dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM)
         return values
 
+    def sum(self, *values: float) -> list[float]:
+        """Return sums over the ranks."""
+        return self.reduce(torch.tensor(values, dtype=torch.float64, device=self._device)).tolist()
+
     def most(self, value: int) -> int:
-        """Return the largest value of any rank."""
+        """Return the largest value of any rank, when all have asked."""
         return int(self.reduce(torch.tensor([value], device=self._device), largest=True))
 
     def gather(self, values: Array) -> tuple[Array, slice]:
         """Return the values of all ranks one after the other, and where this rank's are."""
-        if self._kind is None:
-            return values, slice(0, len(values))
-        counts = torch.zeros(self.size, dtype=torch.int64, device=self._device)
+        counts = np.zeros(self._size)
         counts[self.rank] = len(values)
-        ends = self.reduce(counts).cumsum(0).tolist()
+        ends = np.cumsum(self.sum(*counts)).astype(int)
         own = slice(ends[self.rank] - len(values), ends[self.rank])
-        everyone = torch.zeros(ends[-1], dtype=torch.float64, device=self._device)
-        everyone[own] = put(values, np.float64, self._device)
-        return self.reduce(everyone).cpu().numpy().astype(values.dtype), own
+        everyone = np.zeros(ends[-1])
+        everyone[own] = values
+        return np.array(self.sum(*everyone), values.dtype), own
 
     def place(self, module: Any, layers: Sequence[Any] = ()) -> None:
-        """Give ``module`` the parameters of rank 0, or shard it: ``layers`` each, then the rest."""
+        """Give ``module`` the parameters of rank 0, and shard it: ``layers``, and the rest."""
         if self._kind is None:
             return
         with torch.no_grad():
@@ -127,25 +116,17 @@ class Ranks:
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-            mesh = init_device_mesh(self._device.type, (self.size,))
+            mesh = init_device_mesh(self._device.type, (self._size,))
             policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
             for one in (*layers, module):
                 fully_shard(one, mesh=mesh, mp_policy=policy)
 
     def add_up(self, parameters: Iterable[Tensor]) -> None:
-        """Add the gradients of all ranks up, where each has whole ones."""
-        if self._kind != "ddp":
-            return
-        waits = []
-        for one in parameters:
-            one.grad = torch.zeros_like(one) if one.grad is None else one.grad
-            waits.append(dist.all_reduce(one.grad, async_op=True))
-        for wait in waits:
-            wait.wait()
-
-    def barrier(self) -> None:
-        """Wait for the other ranks."""
-        self.most(0)
+        """Add up the gradients of all ranks, where each has whole ones."""
+        if self._kind == "ddp":
+            for one in parameters:
+                one.grad = torch.zeros_like(one) if one.grad is None else one.grad
+                dist.all_reduce(one.grad)
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -13,18 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from echoic.agents.devices import shard, whole
-from echoic.errors import CheckpointError
+from echoic.agents.devices import whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from torch import Tensor
     from torch.nn import Parameter
 
 __all__ = ["MasterWeights", "clipped_gain", "step"]
-
-_HALVES = (torch.bfloat16, torch.float16)
 
 
 def clipped_gain(
@@ -41,11 +38,7 @@ def clipped_gain(
     bounds = 1 - (math.inf if low is None else low), 1 + (math.inf if high is None else high)
     bounded = ratio.clamp(*bounds) * advantages
     is_clipped = bounded < gain
-    return (
-        torch.minimum(gain, bounded),
-        is_clipped & (advantages < 0),
-        is_clipped & (advantages > 0),
-    )
+    return gain.minimum(bounded), is_clipped & (advantages < 0), is_clipped & (advantages > 0)
 
 
 def step(optimizer: Any, parameters: Iterable[Any], longest: float) -> float:
@@ -67,36 +60,18 @@ def step(optimizer: Any, parameters: Iterable[Any], longest: float) -> float:
 
 
 class MasterWeights:
-    """Float32 copies of those parameters that have 16 bits.
-
-    After :meth:`give` each such parameter is its copy, rounded. Parameters of other dtypes are
-    their own copies.
-
-    >>> import torch
-    >>> weight = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
-    >>> masters = MasterWeights([weight])
-    >>> optimizer = torch.optim.SGD(masters.parameters, lr=0.001)
-    >>> for _ in range(10):
-    ...     weight.sum().backward()
-    ...     masters.take_gradients()
-    ...     optimizer.step()
-    ...     masters.give()
-    ...     optimizer.zero_grad()
-    >>> weight.item()  # one step is less than the half of 1/256 that would change a 1
-    0.98828125
-    """
+    """Float32 copies of those parameters that have 16 bits; others are their own copies."""
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:
         #: The parameters for an optimizer.
         self.parameters: list[Tensor] = []
         self._pairs: list[tuple[Parameter, Tensor]] = []
         for one in parameters:
-            if one.dtype not in _HALVES:
-                self.parameters.append(one)
-                continue
-            copy = one.detach().to(torch.float32).requires_grad_()
+            copy: Tensor = one
+            if one.dtype in {torch.bfloat16, torch.float16}:
+                copy = one.detach().to(torch.float32).requires_grad_()
+                self._pairs.append((one, copy))
             self.parameters.append(copy)
-            self._pairs.append((one, copy))
 
     def take_gradients(self) -> None:
         """Add the gradients of the parameters to those of the copies, and clear the former.
@@ -104,11 +79,10 @@ class MasterWeights:
         After each micro-batch: a sum of many has more digits than 16 bits can hold.
         """
         for one, copy in self._pairs:
-            if one.grad is None:
-                continue
-            gradient = one.grad.to(torch.float32)
-            copy.grad = gradient if copy.grad is None else copy.grad.add_(gradient)
-            one.grad = None
+            if one.grad is not None:
+                gradient = one.grad.to(torch.float32)
+                copy.grad = gradient if copy.grad is None else copy.grad.add_(gradient)
+                one.grad = None
 
     @torch.no_grad()
     def follow(self) -> None:
@@ -122,21 +96,7 @@ class MasterWeights:
         for one, copy in self._pairs:
             one.copy_(copy)
 
-    def state(self) -> list[Tensor]:
-        """Return the copies, for a checkpoint."""
-        return [copy.detach() for _, copy in self._pairs]
-
-    def check(self, state: Sequence[Tensor]) -> None:
-        """Raise a ``CheckpointError`` if a state is of other parameters."""
-        mine, theirs = ([tuple(one.shape) for one in of] for of in (self.state(), state))
-        if mine != theirs:
-            raise CheckpointError(
-                f"the checkpoint doesn't fit: master weights of shapes {mine[:4]} are expected, "
-                f"and are of {theirs[:4]}"
-            )
-
-    @torch.no_grad()
-    def load(self, state: Sequence[Tensor]) -> None:
-        """Continue from saved copies."""
-        for (_, copy), saved in zip(self._pairs, state, strict=True):
-            copy.copy_(shard(saved, copy))
+    @property
+    def copies(self) -> dict[str, Tensor]:
+        """The copies by their numbers, for a checkpoint."""
+        return {str(number): copy.detach() for number, (_, copy) in enumerate(self._pairs)}

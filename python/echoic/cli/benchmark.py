@@ -71,12 +71,14 @@ def benchmark(
 
         import_all(imports)
         with runs.log_to(output_dir / "echo_rl_benchmark.log", log_level):
+            given = pairs(setting, "--setting")
+            reward = {name: given.pop(name) for name in ("reward",) if name in given}
             training = {
                 "num_actors": num_actors,
                 "num_learners": num_learners,
                 "batch_size": batch_size,
                 "device": runs.device_named(device),
-                **pairs(setting, "--setting"),
+                **given,
             }
             config = BenchmarkConfig(
                 **named,
@@ -90,7 +92,12 @@ def benchmark(
                 reference=reference,
                 parallel_episodes=parallel,
             )
-            config.baseline_configs = {name: training for name in config.methods if trains(name)}
+            # Only one method's reward can be another than the environment's.
+            config.baseline_configs = {
+                name: {**training, **(reward if name == "ppo-rlhf" else {})}
+                for name in (reference, *config.baselines)
+                if trains(name)
+            }
             result = asyncio.run(EchoRLBenchmark(config, log=say).run_benchmark())
     except KeyboardInterrupt:
         fail("interrupted; run the same command to continue", INTERRUPTED)

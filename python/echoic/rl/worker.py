@@ -249,8 +249,8 @@ class Worker:
 
         What is written to it is sent at once, and not waited for; see :meth:`flush`. A handle
         belongs to one reservation: when that has expired, nothing is changed, and the status of
-        the item's group is ``"dropped"``. Only one process at a time may write tokens of an item,
-        since tokens that two write at once count as a repetition.
+        the item's group is ``"dropped"``. Only one process at a time may write tokens of an item:
+        of two, the second is refused.
 
         Raises:
             ValueError: If the text is no handle.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 import tiers
 
@@ -21,7 +22,7 @@ from echoic.agents.llm import (
     TinyConfig,
     TinyTransformer,
 )
-from echoic.agents.llm.requests import Rollout, draw
+from echoic.agents.llm.batcher import Rollout, _stems, draw
 
 from experiments import kv_sharing
 
@@ -85,6 +86,8 @@ class Bench:
             tree.pinned == 0
             and self.batcher._promised == 0
             and not self.batcher.running
+            and not self.batcher._windows
+            and not self.batcher._places
             and len(self.batcher.scheduler) == 0
             and pool.free + tree.evictable == pool.capacity
         )
@@ -104,10 +107,14 @@ def greedy(model: Any, tokens: Any, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("part", tiers.rotating(0, 1, 2, 3))
-def test_cached_decoding_gives_the_logits_of_a_full_pass_in_hundreds_of_trees(part: int) -> None:
+def test_cached_decoding_gives_the_logits_of_a_full_pass_in_hundreds_of_trees(
+    part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Small pools, so that there are evictions; small budgets, so that prompts come in pieces."""
+    monkeypatch.setattr("echoic.agents.llm.batcher._LEAST_STEM", 2)
+    monkeypatch.setattr("echoic.agents.llm.model._STEP", 2)
     model = TinyTransformer(SMALL, device="cpu")
-    worst, drawn, evicted, reused = 0.0, 0, 0, 0
+    worst, drawn, evicted, reused, shared = 0.0, 0, 0, 0, 0
     for seed in range(100 * part, 100 * part + 100):
         random_ = random.Random(seed)
         bench = Bench(
@@ -118,9 +125,14 @@ def test_cached_decoding_gives_the_logits_of_a_full_pass_in_hundreds_of_trees(pa
             kv_reuse_threshold=random_.choice([0.0, 0.5, 1.0]),
         )
         seen: list[tuple[list[int], Any]] = []
-        bench.batcher.watch = lambda rollouts, logits, seen=seen: seen.extend(
-            (list(rollout.tokens), row) for rollout, row in zip(rollouts, logits, strict=True)
-        )
+        windows = bench.batcher._windows
+
+        def look(rollouts: Any, logits: Any, seen: Any = seen, windows: Any = windows) -> None:
+            nonlocal shared
+            seen += [(list(one.tokens), row) for one, row in zip(rollouts, logits, strict=True)]
+            shared += sum(len(stem) > 0 and len(w.rows) > 1 for (stem, _), w in windows.items())
+
+        bench.batcher.watch = look
         stems = [[random_.randrange(17) for _ in range(8)] for _ in range(2)]
         for index in range(5):
             stem = random_.choice(stems)[: random_.randrange(1, 9)]
@@ -141,7 +153,7 @@ def test_cached_decoding_gives_the_logits_of_a_full_pass_in_hundreds_of_trees(pa
         evicted += bench.cache.evicted_tokens
         reused += bench.cache.reused_tokens
     assert worst < 1e-5
-    assert (drawn > 500, evicted > 150, reused > 500) == (True, True, True)
+    assert (drawn > 500, evicted > 150, reused > 500, shared > 10) == (True,) * 4
 
 
 @pytest.mark.parametrize("budget", [1, 7, 512])
@@ -187,6 +199,27 @@ def test_what_is_returned_as_keys_and_values_is_what_the_model_made() -> None:
     other = Bench(enable_prefix_cache=False)
     other.add("a", [1, 2, 3], 4, return_kv=True)
     assert torch.allclose(results["a"].kv_cache, other.run()["a"].kv_cache, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("paths", "stems"),
+    [
+        # All begin alike, and what follows is their own.
+        ([[1] * 20 + [i] for i in range(4)], [(20, 4)]),
+        # Two tasks with four answers each: more is read once if each task has its stem.
+        ([[1] * 20 + [i] * 30 + [i, j] for i in range(2) for j in range(4)], [(51, 4), (51, 4)]),
+        # Too little to be worth it, and nothing in common.
+        ([[1] * 15 + [i] for i in range(4)], [(0, 4)]),
+        ([[1], [2], [3]], [(0, 3)]),
+        # A path that is the beginning of another, and equal ones.
+        ([[1] * 20, [1] * 30, [1] * 30, [7]], [(0, 1), (20, 3)]),
+    ],
+)
+def test_stems_are_where_most_is_read_once(paths: Any, stems: Any) -> None:
+    rows = sorted((np.array(path, ">i8").tobytes(), str(i)) for i, path in enumerate(paths))
+    groups = _stems(rows)
+    assert sorted((size // 8, len(group)) for size, group in groups) == stems
+    assert sorted(name for _, group in groups for _, name in group) == sorted(n for _, n in rows)
 
 
 # Reuse.

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from echoic.agents.backbones import smollm2
 from echoic.agents.llm import (
     Answer,
     ExecutionConfig,
@@ -368,6 +369,21 @@ def test_the_command_trains_a_model_of_a_folder_and_goes_on(tmp_path: Path, litt
     again = train("--updates", "3", "--algo", "rloo", "--max-lag", "1", "--resume")
     assert json.loads(again.stdout)["updates"] == 3
     assert "expected one of grpo, rloo, ppo, not 'dpo'" in train("--algo", "dpo").output
+
+
+@pytest.mark.nightly
+def test_smollm2_learns_to_add_in_minutes(tmp_path: Path) -> None:
+    if (reason := smollm2.available()) is not None:
+        pytest.skip(reason)
+    ran = CliRunner().invoke(
+        app,
+        ["train", "--model", "local:SmolLM2-135M", "--task", "gsm8k-like", "--updates", "25",
+         "--device", "cpu", "--output-dir", str(tmp_path), "--json"],
+    )  # fmt: skip
+    assert ran.exit_code == 0, ran.output
+    found = json.loads(ran.stdout)
+    assert found["reward at last"] > found["reward at first"] + 0.3
+    assert found["held-out success after"] > found["held-out success before"]
 
 
 def test_what_makes_no_sense_is_an_error_before_anything_runs() -> None:

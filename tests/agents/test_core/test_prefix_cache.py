@@ -20,8 +20,7 @@ from echoic.agents.llm import (
     PagePool,
     RadixTree,
 )
-from echoic.agents.llm.cache import as_tokens
-from echoic.agents.llm.radix import common
+from echoic.agents.llm.cache import as_tokens, common
 
 PLANE = [((1,), torch.float32)]
 

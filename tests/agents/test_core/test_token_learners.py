@@ -28,12 +28,13 @@ from echoic.agents.llm import (
     RLOOLearner,
     TokenBatch,
     TokenLearnerConfig,
-    merge_lora,
 )
 from echoic.agents.llm.loss import (
     importance_ratio,
+    recomputed,
     token_kl,
     token_weights,
+    value_error,
 )
 from echoic.agents.updates import clipped_gain
 
@@ -396,6 +397,74 @@ def test_micro_batches_add_up_to_the_batch(config: Any, packed: bool) -> None:
     assert (gradients[16] - gradients[None]).abs().max() < 1e-6 * max(1, float(scale))
 
 
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_chunks_and_checkpointing_change_the_memory_and_no_gradient(kind: str) -> None:
+    config = PPOTokenConfig(
+        entropy_coef=0.01,
+        packed=True,
+        lora=LoRAConfig(rank=2, targets=("lm_head", "q_proj")) if kind == "lora" else None,
+    )
+    batch = behind(rollouts(tiny_llama()), 0.2)
+    gradients, widest, calls = {}, {}, {}
+    for chunk, checkpointing in [(None, False), (5, False), (256, True), (5, True)]:
+        settings = dataclasses.replace(config, chunk=chunk, checkpointing=checkpointing)
+        model = tiny_llama()
+        # Recomputed values would be others if anything were dropped.
+        model.config.attention_dropout = model.model.layers[0].self_attn.attention_dropout = 0.5
+        learner = PPOTokenLearner(model, settings, device="cpu")
+        for name, one in (
+            *learner.value_head.named_parameters(),
+            *learner.policy.named_parameters(),
+        ):
+            if name == "weight" or "lora_B" in name:
+                torch.nn.init.normal_(one, std=0.1, generator=torch.Generator().manual_seed(0))
+        rows: list[int] = []
+        layers: list[int] = []
+        head = learner.policy.get_output_embeddings()
+        forward = head.forward
+        head.forward = lambda x, rows=rows, forward=forward: (
+            rows.append(x.numel() // 16) or forward(x)
+        )
+        act = model.model.layers[0].mlp.act_fn
+        act.register_forward_hook(lambda *_, layers=layers: layers.append(1))
+        with recomputed(learner._layers if checkpointing else ()):
+            found = gradient(learner, batch)
+        key = (chunk, checkpointing)
+        gradients[key], widest[key], calls[key] = found, max(rows), len(layers)
+        assert not any("forward" in vars(layer) for layer in learner._layers)
+    exact = gradients[None, False]
+    assert exact.abs().max() > 1e-2
+    for key, found in gradients.items():
+        assert (found - exact).abs().max() < 1e-6, key
+    drawn = int(batch.mask.sum())
+    assert list(widest.values()) == [drawn, 5, drawn, 5]
+    # Once for the values, and once or twice for the gradient.
+    assert list(calls.values()) == [2, 2, 3, 3]
+
+
+def test_logits_that_a_model_changes_are_not_computed_in_chunks() -> None:
+    class Capped(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.embed, self.head = torch.nn.Embedding(WORDS, 8), torch.nn.Linear(8, WORDS)
+
+        def get_output_embeddings(self) -> Any:
+            return self.head
+
+        def forward(self, ids: Any) -> Any:
+            return 0.5 * torch.tanh(self.head(self.embed(ids)) / 0.5)
+
+    learner = GRPOLearner(Capped(), GRPOConfig(chunk=2), device="cpu")
+    batch = rollouts(tiny_llama())
+    with torch.no_grad():
+        part = learner._parts(batch, batch.mask)[0]
+        found = learner._score(learner.policy, part)[0]
+        ids = torch.from_numpy(batch.tokens)
+        said = learner.policy(ids[None])[0].log_softmax(-1)
+    assert torch.allclose(found, said[part.index - 1, part.targets], atol=1e-6)
+
+
 def test_item_longer_than_a_micro_batch_is_refused() -> None:
     learner = GRPOLearner(tiny_llama(), GRPOConfig(max_tokens=4), device="cpu")
     with pytest.raises(ArgumentError):
@@ -453,10 +522,10 @@ def test_gradient_that_is_no_number_is_an_error_before_the_step() -> None:
 
 def test_long_gradients_are_shortened() -> None:
     def step(longest: float | None) -> float:
-        learner = GRPOLearner(tiny_llama(), GRPOConfig(max_grad_norm=longest), device="cpu")
+        config = GRPOConfig(max_grad_norm=longest, learning_rate=1.0)
+        learner = GRPOLearner(tiny_llama(), config, device="cpu")
         sgd = torch.optim.SGD(learner.policy.parameters(), lr=1.0)
         learner.optimizer, before = sgd, parameters(learner)
-        learner.config = dataclasses.replace(learner.config, learning_rate=1.0)
         norm = learner.update(rollouts(learner.policy))["grad_norm"]
         moved = [(one - before[name]).square().sum() for name, one in parameters(learner).items()]
         assert float(sum(moved)) ** 0.5 == pytest.approx(min(norm, longest or norm), rel=1e-3)
@@ -602,7 +671,7 @@ def test_divergence_in_the_reward_is_taken_from_whole_answers() -> None:
         group_sizes=[2],
     )
     work, _ = learner._prepare(batch, batch.mask, 4)
-    advantages = work.advantages[batch.offsets[:-1]].tolist()
+    advantages = work.tensors["advantages"][batch.offsets[:-1]].tolist()
     d = p - q
     earned = np.array([1 - 0.5 * (d[0] + d[1]), -0.5 * 2 * d[1]])
     assert advantages == pytest.approx([earned[0] - earned[1], earned[1] - earned[0]], abs=1e-6)
@@ -634,7 +703,8 @@ def test_ppo_has_the_advantages_of_gae_over_drawn_tokens() -> None:
     batch = turns()
     assert batch.rewards.tolist() == [1.5, -0.75]
     hidden = tiny_llama().model(torch.from_numpy(batch.tokens).view(2, 9)).last_hidden_state
-    before = learner.value_head(hidden.flatten(0, 1)).detach().view(2, 9)
+    unit = torch.nn.functional.normalize(hidden, dim=-1)
+    before = learner.value_head(unit).detach().view(2, 9)
 
     work, metrics = learner._prepare(batch, batch.mask, 8)
     earned = [[0, 0.5, 0, 1], [0, -1, 0, 0.25]]
@@ -648,20 +718,22 @@ def test_ppo_has_the_advantages_of_gae_over_drawn_tokens() -> None:
             error = earned[item][step] + 0.9 * value[step + 1] - value[step]
             advantage = error + 0.9 * 0.8 * advantage
             place = 9 * item + drawn[step]
-            assert float(work.advantages[place]) == pytest.approx(advantage, abs=1e-5)
-            assert float(work.returns[place]) == pytest.approx(advantage + value[step], abs=1e-5)
+            assert float(work.tensors["advantages"][place]) == pytest.approx(advantage, abs=1e-5)
+            assert float(work.tensors["returns"][place]) == pytest.approx(
+                advantage + value[step], abs=1e-5
+            )
             returns.append(advantage + value[step])
             values.append(value[step])
     explained = 1 - np.var(np.subtract(returns, values)) / np.var(returns)
     assert metrics["explained_variance"] == pytest.approx(explained, abs=1e-5)
-    assert not work.advantages[~torch.from_numpy(batch.mask)].any()
+    assert not work.tensors["advantages"][~torch.from_numpy(batch.mask)].any()
     # The loss of the values: at first nothing has moved; further off than 0.1 the larger counts.
     part = work.parts[0]
-    now = work.values[part.index] + 0.3
-    loss, weight = learner._value_loss(work, part, now)
-    target = work.returns[part.index]
+    now = work.tensors["values"][part.index] + 0.3
+    target = work.tensors["returns"][part.index]
     worse = torch.maximum((now - target) ** 2, (now - 0.2 - target) ** 2)
-    assert (float(loss), weight) == (pytest.approx(float(worse.mean()) / 2, rel=1e-5), 0.1)
+    old = work.tensors["values"][part.index]
+    assert torch.allclose(value_error(now, old, target, 0.1), worse / 2)
 
 
 @pytest.mark.parametrize("kind", LEARNERS)
@@ -744,10 +816,26 @@ def test_entropy_bonus_flattens_and_divergence_holds_back() -> None:
     assert found["kl"]["kl_behaviour"] < found["plain"]["kl_behaviour"] / 2
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")
+def test_cuda_learns_what_the_cpu_learns() -> None:
+    config = PPOTokenConfig(
+        learning_rate=1e-3, kl_coef=0.1, max_tokens=32, chunk=5, checkpointing=True
+    )
+    batch = behind(rollouts(tiny_llama()), 0.2)
+    learners = [PPOTokenLearner(tiny_llama(), config, device=one) for one in ("cpu", "cuda")]
+    on_cpu, on_cuda = (learner.update(batch) for learner in learners)
+    assert learners[1].policy.device.type == "cuda"
+    assert on_cuda == pytest.approx(on_cpu, rel=1e-3, abs=1e-4)
+    for one, other in zip(*(learner.weights().values() for learner in learners), strict=True):
+        assert torch.allclose(one, other.cpu(), atol=1e-4)
+    half = GRPOLearner(tiny_llama().to(torch.bfloat16), GRPOConfig(), device="cuda")
+    assert half.update(batch)["stepped"] == 1
+
+
 # LoRA.
 
 
-def test_adapters_alone_are_learned_and_merge_to_the_same_logits() -> None:
+def test_adapters_alone_are_learned_and_merge_to_the_same_logits(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     learner = GRPOLearner(
         tiny_llama(), GRPOConfig(learning_rate=1e-2, lora=LoRAConfig(rank=2)), device="cpu"
@@ -764,12 +852,16 @@ def test_adapters_alone_are_learned_and_merge_to_the_same_logits() -> None:
     }
     assert changed
     assert changed == {name for name in before if "lora_" in name}
-    merged = merge_lora(learner.policy)
-    assert set(merged.state_dict()) == set(plain.state_dict())
     with torch.no_grad():
         learned = learner.policy(ids).logits
         assert (learned - plain(ids).logits).abs().max() > 1e-3
-        assert torch.allclose(merged(ids).logits, learned, atol=1e-5)
+        plain.load_state_dict(learner.weights())
+        # As a trainer exports it.
+        base = learner.policy.get_base_model()
+        base.save_pretrained(tmp_path, state_dict=learner.weights())
+        exported = transformers.LlamaForCausalLM.from_pretrained(tmp_path)
+        for merged in (plain, exported):
+            assert torch.allclose(merged(ids).logits, learned, atol=1e-5)
 
 
 def test_reference_of_adapters_is_the_model_without_them() -> None:
@@ -785,7 +877,8 @@ def test_reference_of_adapters_is_the_model_without_them() -> None:
         metrics = adapted.update(batch)
     assert metrics["kl"] > 1e-5
     # A learner with a reference of its own agrees on how far that is.
-    merged = merge_lora(adapted.policy)
+    merged = tiny_llama()
+    merged.load_state_dict(adapted.weights())
     other = GRPOLearner(merged, config, reference=tiny_llama(), device="cpu")
     now, again = adapted.update(batch)["kl"], other.update(batch)["kl"]
     assert now == pytest.approx(again, rel=1e-3)
@@ -879,7 +972,7 @@ def test_file_of_another_learner_is_refused(tmp_path: Path) -> None:
     GRPOLearner(tiny_llama(), config, device="cpu").save(path)
     with pytest.raises(CheckpointError, match="RLOOLearner"):
         RLOOLearner(tiny_llama(), device="cpu").load(path)
-    with pytest.raises(CheckpointError, match="another model"):
+    with pytest.raises(CheckpointError, match="doesn't fit"):
         GRPOLearner(bandit(0, 0), config, device="cpu").load(path)
     with pytest.raises(CheckpointError, match="kl_coef"):
         GRPOLearner(tiny_llama(), GRPOConfig(), device="cpu").load(path)

@@ -86,7 +86,7 @@ def test_sizes_are_those_of_the_settings(make):
     counts = []
     for environment in (small, large):
         environment.reset(seed=0)
-        counts.append(sum(one.startswith("go to ") for one in environment._seen["commands"]))
+        counts.append(sum(one.startswith("go to ") for one in environment._told["commands"]))
     assert counts[0] <= 4 < counts[1] <= 9
 
 

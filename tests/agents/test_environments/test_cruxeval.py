@@ -1,6 +1,5 @@
 """CRUXEval: answers are compared as literals, and only the data set's own functions are run."""
 
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -17,8 +16,6 @@ from echoic.agents.environments import CRUXEvalConfig, CRUXEvalEnvironment, make
 from echoic.agents.environments import code as module
 from echoic.agents.environments.code import (
     arguments_of,
-    download,
-    keep,
     literal_of,
     load_functions,
 )
@@ -144,7 +141,7 @@ def test_a_function_that_never_ends_is_a_wrong_answer(tmp_path):
     row = {"code": "def f(n):\n    while n: pass\n    return 1", "input": "0", "output": "1"}
     path = tmp_path / "loop.jsonl"
     path.write_text(json.dumps({**row, "id": "loop"}))
-    environment = make(path=str(path), prediction="input", timeout_seconds=3.0)
+    environment = make(path=str(path), prediction="input", timeout_seconds=1.0)
     environment.reset()
     assert environment.step("answer: f(7)")[1:3] == (0.0, True)
     environment.reset()
@@ -163,7 +160,6 @@ def test_the_target_is_not_in_the_observation():
 
 def test_the_interpreter_runs_code_and_knows_the_function(monkeypatch):
     real = Sandbox("limits")
-    monkeypatch.setattr(module, "bubblewrap_works", lambda: True)
     monkeypatch.setattr(
         module, "Sandbox", lambda *_, **__: type("Box", (), {"run": staticmethod(real.run)})
     )
@@ -189,14 +185,6 @@ def test_without_a_sandbox_code_of_a_model_is_refused(monkeypatch):
     assert text.startswith(
         "refused: no sandbox (there is no working bubblewrap here: it was taken away)"
     )
-
-
-def test_limits_alone_must_be_asked_for(monkeypatch):
-    monkeypatch.setattr(module, "bubblewrap_works", lambda: False)
-    with pytest.warns(UserWarning, match="read and delete your files.* and end them"):
-        environment = make(multi_turn=True, allow_rlimits_only=True)
-    environment.reset(options={"index": 3})
-    assert environment.step("python: print(f(9, 6))")[0]["text"].startswith("3\n")
 
 
 @pytest.mark.skipif(not bubblewrap_works(), reason=f"no bubblewrap: {why_no_bubblewrap()}")
@@ -242,21 +230,14 @@ def test_the_data_sets_own_answers_are_right(prediction):
 
 
 @needs_official
-def test_the_file_is_the_one_that_download_expects(tmp_path):
+def test_only_the_data_sets_own_file_has_its_name(tmp_path):
     data = OFFICIAL.read_bytes()
     assert not data.endswith(b"\n"), "the last line counts, too"
-    assert keep(data, tmp_path / "kept.jsonl") == len(data)
-    assert len(load_functions(str(tmp_path / "kept.jsonl"))) == 800
-
-
-def test_another_file_than_expected_is_not_kept(tmp_path):
-    target = tmp_path / "kept.jsonl"
-    with pytest.raises(ArgumentError, match=r"expected a file with SHA-256 8368b81.* got 4 bytes"):
-        keep(b"oops", target)
-    assert not target.exists()
-    assert keep(b"oops", target, hashlib.sha256(b"oops").hexdigest()) == 4
-    with pytest.raises(ArgumentError, match="must begin with https"):
-        download(target, url="file:///etc/passwd")
+    assert len(load_functions(str(OFFICIAL))) == 800
+    other = tmp_path / "mine.jsonl"
+    other.write_bytes(data + b"\n")
+    names = [CRUXEvalConfig(path=path).provenance for path in (str(OFFICIAL), str(other), None)]
+    assert names == ["cruxeval", "cruxeval-style (mine.jsonl)", "cruxeval-style (24 functions)"]
 
 
 @pytest.mark.parametrize(
@@ -278,7 +259,7 @@ def test_a_file_of_another_shape_is_refused(tmp_path, line, message):
 
 
 def test_a_missing_file_says_how_to_get_it(tmp_path):
-    with pytest.raises(ArgumentError, match="cruxeval download PATH"):
+    with pytest.raises(ArgumentError, match="own is at https://"):
         make(path=str(tmp_path / "none.jsonl"))
 
 
@@ -307,4 +288,3 @@ def test_settings_are_used():
     assert observation["vector"].shape == (64,)
     assert info["commands"] == ()
     assert environment.get_action_space_size() == 30
-    assert module.main(["upload"]) == 2

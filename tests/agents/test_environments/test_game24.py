@@ -207,7 +207,5 @@ def test_chosen_numbers_are_checked():
     for numbers in ([1, 2, 3], [0, 1, 2, 3], [1, 2, 3, 14], "1234", 5):
         with pytest.raises(ArgumentError, match="four from 1 to 13"):
             environment.reset(options={"numbers": numbers})
-    with pytest.raises(ArgumentError, match="at least 128, not 100"):
-        make(state_encoding_dim=100)
     with pytest.raises(ArgumentError, match="attempts must be at least 1, not 0"):
         make(attempts=0)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gymnasium
@@ -16,28 +17,12 @@ from echoic.agents.environments import (
     EnvironmentProcessError,
     make_environment,
 )
-from echoic.agents.environments.workers.environment import as_json, from_json
+from echoic.agents.environments.processes import as_json, from_json
 from echoic.errors import ArgumentError, ClosedError
 from gymnasium.utils.env_checker import check_env
 
 HERE = str(Path(__file__).parent)
 ROOMS = {"num_rooms": 4, "state_encoding_dim": 64}
-
-
-@pytest.fixture
-def misbehaving(monkeypatch):
-    monkeypatch.syspath_prepend(HERE)
-    made = []
-
-    def make(**options):
-        options = {"imports": ["misbehaving"], "timeout": 20.0, **options}
-        one = EnvironmentProcess("misbehaving", **options)
-        made.append(one)
-        return one
-
-    yield make
-    for one in made:
-        one.close()
 
 
 def is_gone(pid):
@@ -81,9 +66,12 @@ def test_it_is_the_same_environment_as_without_a_process():
             check_env(there)
 
 
-def test_a_hanging_worker_is_killed_and_replaced(misbehaving):
-    environment = misbehaving(timeout=0.5)
-    environment.reset(seed=1)
+def test_whatever_a_worker_does_ends_its_episode_at_most(monkeypatch):
+    """One environment, whose workers hang, die, print, raise, and are given no JSON."""
+    monkeypatch.syspath_prepend(HERE)
+    settings = {"seed": 3}
+    environment = EnvironmentProcess("misbehaving", settings, timeout=0.5, imports=["misbehaving"])
+    texts = [environment.reset()[0]["text"]]
     pid, began = environment.worker_pid, time.monotonic()
     with pytest.raises(
         EnvironmentProcessError, match=r"was killed: an answer took longer than 0.5 s"
@@ -95,74 +83,59 @@ def test_a_hanging_worker_is_killed_and_replaced(misbehaving):
     with pytest.raises(gymnasium.error.ResetNeeded):
         environment.step("wait")
     environment.timeout = 20.0
-    environment.reset(seed=1)
-    assert environment.replacements == 1
-    assert environment.step("win")[2]
-
-
-def test_a_dead_worker_is_an_error_that_says_how_it_died(misbehaving):
-    environment = misbehaving()
-    environment.reset(seed=1)
-    with pytest.raises(
-        EnvironmentProcessError, match=r"was killed by SIGKILL(?s:.*)the last words"
+    for command, ending in (
+        ("die", r"was killed by SIGKILL(?s:.*)the last words"),
+        ("leave", "ended with code 3"),
     ):
-        environment.step("die")
-    environment.reset()
-    with pytest.raises(EnvironmentProcessError, match="ended with code 3"):
-        environment.step("leave")
-    environment.reset()
+        texts.append(environment.reset()[0]["text"])
+        with pytest.raises(EnvironmentProcessError, match=ending):
+            environment.step(command)
+    texts.append(environment.reset()[0]["text"])
     os.kill(environment.worker_pid, signal.SIGKILL)
     with pytest.raises(EnvironmentProcessError, match="killed by SIGKILL"):
         environment.step("wait")
-    assert environment.reset()[1]["valid"]
+    texts.append(environment.reset()[0]["text"])
+    assert environment.replacements == 4
+    assert len(set(texts)) == 5, "a replacement does not repeat the episodes before it"
 
-
-def test_one_that_took_anothers_place_does_not_repeat_its_episodes(misbehaving):
-    environment = misbehaving(settings={"seed": 3})
-    texts = [environment.reset()[0]["text"]]
-    for _ in range(2):
-        pid = environment.worker_pid
-        os.kill(pid, signal.SIGKILL)
-        assert is_gone(pid)
-        texts.append(environment.reset()[0]["text"])
-    assert len(set(texts)) == 3
-
-
-def test_what_is_printed_and_raised_in_a_worker_ends_nothing(misbehaving):
-    environment = misbehaving()
-    environment.reset(seed=1)
+    pid = environment.worker_pid
     assert environment.step("print")[0]["text"] == "Fine."
     with pytest.raises(EnvironmentProcessError, match="ZeroDivisionError: not by zero"):
         environment.step("raise")
-    assert environment.step("wait")[0]["text"] == "Fine."
-    assert environment.replacements == 0
-    environment.step("win")
-    with pytest.raises(gymnasium.error.ResetNeeded):
-        environment.step("wait")
-    environment.reset()
+    with pytest.raises(ArgumentError, match="no JSON"):
+        environment.reset(options={"x": object()})
     with pytest.raises(ArgumentError, match="not float"):
         environment.step(0.5)
-
-
-def test_errors_of_settings_come_from_the_environment():
-    with pytest.raises(ArgumentError, match="has no setting 'rooms'"):
-        EnvironmentProcess("rooms", {"rooms": 3})
-    for seconds in (0, float("inf"), float("nan")):
-        with pytest.raises(ArgumentError, match="timeout"):
-            EnvironmentProcess("rooms", timeout=seconds)
-
-
-def test_close_kills_the_worker_and_what_it_started(misbehaving):
-    environment = misbehaving()
+    assert environment.step("wait")[0]["text"] == "Fine."
+    assert environment.step("win")[2]
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        environment.step("wait")
     environment.reset(seed=1)
+    assert environment.worker_pid == pid
+
     child = environment.step("have children")[-1]["child"]
-    pid = environment.worker_pid
-    environment.close()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(environment.step, "hang")
+        time.sleep(0.1)
+        environment.close()
+        # The wait would have taken 20 seconds.
+        with pytest.raises(EnvironmentProcessError, match="is closed"):
+            waiting.result(timeout=10)
     environment.close()
     assert is_gone(pid)
     assert is_gone(child)
     with pytest.raises(ClosedError):
         environment.reset()
+
+
+def test_errors_of_settings_come_from_the_environment():
+    with pytest.raises(ArgumentError, match="has no setting 'rooms'"):
+        EnvironmentProcess("rooms", {"rooms": 3})
+    with pytest.raises(ArgumentError, match="no JSON"):
+        EnvironmentProcess("rooms", {"seed": object()})
+    for seconds in (0, float("inf"), float("nan")):
+        with pytest.raises(ArgumentError, match="timeout"):
+            EnvironmentProcess("rooms", timeout=seconds)
 
 
 SCRIPT = """
@@ -173,7 +146,7 @@ environment = EnvironmentProcess("misbehaving", timeout=1.0, imports=["misbehavi
 environment.reset(seed=1)
 print(environment.worker_pid, flush=True)
 if sys.argv[2] == "killed":
-    environment._worker.send("step", 1.0, action="hold the interpreter")
+    environment._worker.send("step", 0.2, action="hold the interpreter")
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -214,15 +187,3 @@ def test_sizes_are_those_of_what_was_made(monkeypatch):
         assert environment.observation_space["vector"].high.tolist() == [9.0] * 3
         assert environment.action_space.n == len(info["command_mask"]) == 3
         assert environment.step(1)[2]
-
-
-def test_what_is_no_json_is_refused_and_leaves_no_question_open(misbehaving):
-    environment = misbehaving()
-    environment.reset(seed=1)
-    pid = environment.worker_pid
-    with pytest.raises(ArgumentError, match="no JSON"):
-        environment.reset(options={"x": object()})
-    assert environment.step("wait")[0]["text"] == "Fine."
-    assert environment.worker_pid == pid
-    with pytest.raises(ArgumentError, match="no JSON"):
-        misbehaving(settings={"seed": object()})

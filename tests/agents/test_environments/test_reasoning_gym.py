@@ -102,7 +102,7 @@ def test_a_mixture_is_refused():
 
 
 def test_unknown_names_and_settings_are_refused():
-    with pytest.raises(ArgumentError, match="makes no 'nothing'"):
+    with pytest.raises(ArgumentError, match=r"has no 'nothing'; it has .*, puzzle24, "):
         make(dataset="nothing")
     with pytest.raises(ArgumentError, match="makes no 'puzzle24'"):
         make(dataset_settings={"nothing": 1})

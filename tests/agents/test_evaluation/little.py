@@ -82,10 +82,11 @@ class Trained(Fixed):
     async def train(self):
         type(self).trainings += 1
         folder = self.cell.folder
-        with (folder / "evaluations.jsonl").open("w", encoding="utf-8") as lines:
-            for share in range(1, 5):
-                step = self.cell.steps * share // 4
-                lines.write(f'{{"step": {step}, "success_rate": {0.25 * share}}}\n')
+        (folder / "trained").touch()
+        self.curve = [
+            {"step": self.cell.steps * share // 4, "success_rate": 0.25 * share}
+            for share in range(1, 5)
+        ]
         noise = np.random.default_rng(self.cell.seed).uniform(-0.2, 0.0)
         self.skill = 1.0 + noise - 0.1 * self.cell.settings.get("worse", 0)
         return {"skill": np.float32(self.skill), "none": float("nan")}

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import threading
 import time
 from dataclasses import asdict
@@ -213,16 +212,17 @@ def test_unknown_names_are_refused_with_the_known_ones(tmp_path, wrong, message)
 
 
 def test_a_method_that_can_not_act_in_a_task_is_not_applicable(tmp_path):
-    class Chooses(little.Trained):
-        name = "chooses"
-        needs_commands = True
-
     class Says(little.Fixed):
         def policy(self):
             return type("Policy", (little.Sleeps,), {"act": self.act})()
 
         async def act(self, *_):
             return Decision("answer: 0")
+
+    class Chooses(little.Trained):
+        name = "chooses"
+        needs_commands = True
+        policy, act = Says.policy, Says.act
 
     register_method("chooses", Chooses)
     register_method("says", Says)
@@ -239,6 +239,13 @@ def test_a_method_that_can_not_act_in_a_task_is_not_applicable(tmp_path):
     assert "| cruxeval-style (24 functions) | chooses | - | - |" in report
     assert "| not applicable |" in report
     assert "chooses among listed commands, and cruxeval lists none" in report
+    # With a language model that it trains, the same method acts in any text, under its name.
+    result = little.run(
+        tmp_path, tasks=["cruxeval"], baselines=["chooses"], reference="says",
+        baseline_configs={"chooses": {"backbone": "local:tiny"}},
+    )  # fmt: skip
+    assert set(result.success_rates["cruxeval"]) == {"says", "chooses (local:tiny)"}
+    assert (result.not_applicable, Chooses.trainings) == ([], 4)
 
 
 def test_names_of_tasks_say_where_their_data_is_from(tmp_path, monkeypatch):
@@ -275,7 +282,6 @@ def test_what_failed_and_then_goes_well_failed_no_longer(tmp_path):
     register_method("fixed", little.Breaks)
     assert len(little.run(tmp_path).failed) == 2
     register_method("fixed", little.Fixed)
-    assert len(little.run(tmp_path, retry_failed=False).failed) == 2
     result = little.run(tmp_path)
     assert (result.failed, len(result.tasks)) == ([], 2)
 
@@ -413,7 +419,7 @@ def test_the_time_of_a_training_is_reported_unless_it_was_interrupted(tmp_path):
     class Cut(little.Trained):
         async def train(self):
             time.sleep(0.05)  # noqa: ASYNC251 - it is the time that counts
-            if self.cell.seed == 0 and not (self.cell.folder / "evaluations.jsonl").exists():
+            if self.cell.seed == 0 and not (self.cell.folder / "trained").exists():
                 await super().train()
                 raise KeyboardInterrupt
             return await super().train()
@@ -455,14 +461,18 @@ def test_half_a_line_of_a_crash_breaks_nothing(tmp_path):
 def test_a_row_that_can_not_be_written_whole_is_taken_back(tmp_path, monkeypatch):
     with Rows(tmp_path) as rows:
         rows.add({"id": "a", "kind": "cell"})
-        write = os.write
 
-        def full(file, content):
-            if len(content) < 20:
-                raise OSError("no space left")
-            return write(file, content[:10])
+        class Full:
+            def write(self, content):
+                if len(content) < 20:
+                    raise OSError("no space left")
+                return file.write(content[:10])
 
-        monkeypatch.setattr("echoic.agents.evaluation.rows.os.write", full)
+            def __getattr__(self, name):
+                return getattr(file, name)
+
+        file = rows._file
+        monkeypatch.setattr(rows, "_file", Full())
         with pytest.raises(OSError, match="no space"):
             rows.add({"id": "b", "kind": "cell"})
         monkeypatch.undo()
@@ -515,14 +525,6 @@ def test_what_a_judge_costs_is_the_price_of_training(tmp_path, monkeypatch):
     assert one.training_cost == 1.0
     assert (one.tokens, one.tokens_per_second, one.cost, one.cost_per_success) == (None,) * 4
     assert "$1.0000" in (tmp_path / "benchmark_report.md").read_text()
-
-
-def test_a_summary_only_reads(tmp_path):
-    little.run(tmp_path)
-    with Rows(tmp_path):
-        assert len(EchoRLBenchmark(little.settings(tmp_path)).summary().tasks) == 2
-    assert EchoRLBenchmark(little.settings(tmp_path / "none")).summary().tasks == []
-    assert not (tmp_path / "none").exists()
 
 
 def test_rows_of_a_name_that_meant_another_model_are_not_taken(tmp_path, monkeypatch):

@@ -52,13 +52,16 @@ def test_a_benchmark_is_one_command(tmp_path):
 def test_flags_reach_what_they_are_about(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(little.Trained, "train", lambda self: _seen(seen, self.cell))
+    monkeypatch.setitem(base._USERS, "ppo-rlhf", little.Trained)
     ran = bench(
-        tmp_path, "--baselines", "trained", "--num-actors", "7", "--num-learners", "3",
+        tmp_path, "--baselines", "trained,ppo-rlhf", "--num-actors", "7", "--num-learners", "3",
         "--batch-size", "9", "--setting", "replay=uniform", "--setting", "worse=2",
+        "--setting", "reward=preferences",
         "--task-setting", "guess.max_steps=5", "--max-steps", "4", "--timeout", "20",
     )  # fmt: skip
     assert ran.exit_code == 0, ran.output
-    assert [cell.seed for cell in seen] == [0, 1]
+    assert [cell.seed for cell in seen] == [0, 0, 1, 1]
+    assert seen[1].settings == {**seen[0].settings, "reward": "preferences"}
     assert (seen[0].steps, seen[0].task_config) == (100, {"max_steps": 5})
     assert seen[0].settings == {
         "num_actors": 7, "num_learners": 3, "batch_size": 9, "device": "cpu",
@@ -151,7 +154,7 @@ def test_another_method_is_trained_by_its_name(tmp_path):
     )  # fmt: skip
     assert ran.exit_code == 0, ran.output
     assert json.loads(ran.stdout)["skill"] > 0.5
-    assert (tmp_path / "checkpoints" / "guess_trained" / "evaluations.jsonl").exists()
+    assert (tmp_path / "checkpoints" / "guess_trained" / "trained").exists()
     ran = invoke("train", "--method", "good", "--device", "cpu", "--output-dir", str(tmp_path))
     assert "good has nothing to train" in ran.stderr
 

@@ -11,9 +11,8 @@ from echoic.agents.evaluation import report
 
 
 def test_foreign_text_is_no_markdown():
-    page = report._Document()
-    page.table([{"a": "![x](http://evil) `c` *b* _i_ | \\ <b>"}])
-    assert r"\!\[x\](http://evil) \`c\` \*b\* \_i\_ \| \\ &lt;b&gt;" in page.markdown()
+    _, table = report._table("Title", [{"a": "![x](http://evil) `c` *b* _i_ | \\ <b>"}])
+    assert r"\!\[x\](http://evil) \`c\` \*b\* \_i\_ \| \\ &lt;b&gt;" in table
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+import tiers
 from echoic.agents.evaluation import (
     bootstrap_interval,
     holm,
@@ -25,7 +26,10 @@ def test_the_interquartile_mean_leaves_out_whole_quarters():
 
 
 @pytest.mark.parametrize(
-    ("runs", "tasks", "statistic"), [(10, 1, "mean"), (10, 4, "iqm"), (5, 4, "mean")]
+    ("runs", "tasks", "statistic"),
+    tiers.rotating(
+        pytest.param(10, 1, "mean"), pytest.param(10, 4, "iqm"), pytest.param(5, 4, "mean")
+    ),
 )
 def test_intervals_hold_the_true_value_as_often_as_they_should(runs, tasks, statistic):
     rng = np.random.default_rng(7)
@@ -94,17 +98,17 @@ def test_many_pairs_are_tested_by_drawing():
     z = abs(differences.sum()) / np.sqrt((differences**2).sum())
     normal = 2 * (1 - 0.5 * (1 + float(np.vectorize(__import__("math").erf)(z / np.sqrt(2)))))
     assert permutation_test(differences) == pytest.approx(normal, abs=0.01)
-    assert permutation_test(np.full(400, 1.0)) == pytest.approx(1 / 20_001)
+    assert permutation_test(np.full(40, 1.0)) == pytest.approx(1 / 20_001)
 
 
 def test_no_difference_is_nothing():
-    assert permutation_test([0.0, 0.0]) == permutation_test([]) == 1.0
+    assert permutation_test([0.0, 0.0]) == permutation_test([]) == permutation_test([0.5]) == 1.0
 
 
 def test_tests_are_wrong_as_seldom_as_they_say():
     rng = np.random.default_rng(8)
-    found = [permutation_test(rng.normal(size=8)) <= 0.05 for _ in range(600)]
-    assert 0.03 <= np.mean(found) <= 0.065
+    found = [permutation_test(rng.normal(size=8)) <= 0.05 for _ in range(400)]
+    assert 0.025 <= np.mean(found) <= 0.075
 
 
 def test_holm_steps_down_and_never_back():

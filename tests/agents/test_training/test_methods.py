@@ -94,6 +94,8 @@ def test_what_makes_a_method_can_not_be_changed(cell):
         method_of("impala", cell(algorithm="ppo"))
     with pytest.raises(ArgumentError, match="echo-rl has no setting 'plans'"):
         method_of("echo-rl", cell(plans=False))
+    with pytest.raises(ArgumentError, match=r'ppo-rlhf needs reward="preferences", not None'):
+        method_of("ppo-rlhf", cell())
     with pytest.raises(ArgumentError, match="rlaif acts through a language model"):
         method_of("rlaif", cell())
 

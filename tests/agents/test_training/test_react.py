@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from echoic.agents.backbones import Capabilities, Message
+from echoic.agents.backbones import Message
 from echoic.agents.backbones.base import Scores as Given
 from echoic.agents.baselines import Cell, method_names, method_of
 from echoic.agents.baselines.prompted import FORM, parse
@@ -27,7 +27,7 @@ def play(
 
 def reader(chat: list[Message]) -> str:
     """What a model that reads the sign would say."""
-    seen = [one for one in chat if one.role == "user"][-1].text.partition("\n\nPlan")[0]
+    seen = [one for one in chat if one.role == "user"][-1].text
     color = seen.rpartition("says: open the ")[2].split(" ")[0]
     return f"Thought: the sign says {color}.\nAction: open {color} door"
 
@@ -97,7 +97,7 @@ def test_where_any_text_is_an_action_the_example_has_no_commands():
 class Scores(Scripted):
     """Finds the command likeliest that its rule names, behind what it is said to have thought."""
 
-    capabilities = Capabilities(score=True)
+    can_score = True
 
     def __init__(self, reply: Any, likes: Any) -> None:
         super().__init__(reply)
@@ -235,20 +235,6 @@ def test_a_command_that_may_be_unlisted_is_not_refused():
     episode, policy = play(backbone, Wide(EnvironmentConfig(action_space_size=20)))
     assert episode.success
     assert policy.invalid == 0
-
-
-def test_a_plan_in_words_is_made_and_stands_at_the_end():
-    def reply(chat: list[Message]) -> str:
-        if "what your plan is" in chat[-1].text:
-            return "Read every sign.\nAnd so on."
-        assert chat[-1].text.endswith("\n\nPlan: Read every sign.")
-        return reader([Message("user", chat[-1].text.partition("\n\nPlan")[0])])
-
-    backbone = Scripted(reply)
-    episode, _ = play(backbone, Signs(5), plan_every=2)
-    assert episode.success, episode.error
-    assert episode.usage.requests == len(backbone.chats) == 5 + 3
-    assert not any("Plan:" in one.text for chat in backbone.chats for one in chat[:-1])
 
 
 def test_a_model_that_fails_is_an_error_of_the_episode():

@@ -88,6 +88,13 @@ fn a_segment_that_comes_twice_is_taken_once() {
     let hold = table.open();
     assert_eq!(table.append(part(hold, 0, 0, 0)), GroupStatus::Running);
     assert_eq!(table.append(part(hold, 0, 0, 0)), GroupStatus::Running);
+    let mut other = part(hold, 0, 0, 0);
+    Arc::make_mut(&mut other.segment).bytes[0] ^= 1;
+    let refused = table.apply(Change::Append(other));
+    assert!(
+        matches!(refused, Err(ChangeError::Value { ref what, .. }) if what == "tokens of a segment"),
+        "tokens of another producer are no repetition: {refused:?}"
+    );
     let mut last = whole(hold, 0, 0, 1);
     last.sequence = 1;
     assert_eq!(table.append(last.clone()), GroupStatus::Complete);

@@ -1,8 +1,6 @@
 """The interface of backbones: language models that answer, and report what that used.
 
-It is the same for a local model and for one at a vendor's. :class:`Capabilities` says what each can
-do; anything else raises :class:`~echoic.errors.BackboneError`, and nothing is emulated.
-:func:`with_plan` puts a plan into words.
+It is the same for a local model and for one at a vendor's.
 
 Invariant: the :class:`~echoic.agents.episodes.Usage` of an answer is what the backend counted. A
 server that does not count is an error, since the cost would be a guess.
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Backbone",
-    "Capabilities",
     "Completion",
     "Message",
     "Sampling",
@@ -59,7 +56,7 @@ class Sampling:
         max_tokens: Most tokens of the answer.
         temperature: 0 takes the likeliest tokens.
         stop: The answer ends before any of these texts.
-        seed: Seed of the draw, with ``capabilities.seed``; otherwise it has no effect.
+        seed: Seed of the draw, where the backend takes one.
     """
 
     max_tokens: int = 256
@@ -84,16 +81,11 @@ class Completion:
 
     Attributes:
         text: The answer without the stop text that ended it.
-        tokens: Token ids, if the backend returns them.
-        log_probs: Of each token under the distribution that it was drawn from, if the backend
-            returns them.
         usage: The backend's counts.
         finish: ``"stop"``, ``"length"``, or ``"filtered"`` if a vendor withheld the answer.
     """
 
     text: str
-    tokens: tuple[int, ...] | None = None
-    log_probs: tuple[float, ...] | None = None
     usage: Usage = dataclasses.field(default_factory=Usage)
     finish: str = "stop"
 
@@ -113,42 +105,17 @@ class Scores:
     usage: Usage
 
 
-@dataclass(frozen=True)
-class Capabilities:
-    """What a backbone can do beside chatting.
-
-    Attributes:
-        complete: Continue a bare text.
-        log_probs: Return log-probabilities of answers.
-        tokens: Return token ids of answers.
-        seed: Return the same answer for the same seed.
-        kv: Keys and values of prefixes are shared between requests, and flushed when weights
-            change. Elsewhere there is at most a count of cached tokens.
-        gradients: The weights are local and can be trained.
-        score: Return the likelihood of given answers.
-    """
-
-    complete: bool = False
-    log_probs: bool = False
-    tokens: bool = False
-    seed: bool = False
-    kv: bool = False
-    gradients: bool = False
-    score: bool = False
-
-
 class Backbone(ABC):
     """A language model, used by many tasks of one event loop at a time.
 
-    Callers use :meth:`chat` and :meth:`complete`, which check their arguments. A subclass has
-    :meth:`answer`, and :meth:`go_on` if it takes bare texts.
-
-    Call :meth:`aclose` before the loop's end. A hosted backbone can be used again in another loop.
+    Callers use :meth:`chat`, which checks its arguments; a subclass has :meth:`answer`. Call
+    :meth:`aclose` before the loop's end. A hosted backbone can be used again in another loop.
     """
 
     #: For reports.
     name: str
-    capabilities: Capabilities
+    #: Whether it has :meth:`score`.
+    can_score: bool = False
 
     async def chat(
         self,
@@ -176,26 +143,9 @@ class Backbone(ABC):
         check_messages(messages)
         return await self.answer(messages, Sampling(max_tokens, temperature, stop, seed))
 
-    async def complete(
-        self,
-        prompt: str,
-        *,
-        max_tokens: int = 256,
-        temperature: float = 0.0,
-        stop: Sequence[str] = (),
-        seed: int | None = None,
-    ) -> Completion:
-        """Continue a text; like :meth:`chat` otherwise."""
-        self.needs("complete")
-        return await self.go_on(prompt, Sampling(max_tokens, temperature, stop, seed))
-
     @abstractmethod
     async def answer(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """Answer a chat whose messages were checked."""
-
-    async def go_on(self, prompt: str, sampling: Sampling) -> Completion:
-        """Continue a text, with ``capabilities.complete``."""
-        raise NotImplementedError
 
     async def score(
         self, messages: Sequence[Message], answers: Sequence[str], *, begin: str = ""
@@ -208,16 +158,10 @@ class Backbone(ABC):
             begin: Text that the assistant's answer starts with.
 
         Raises:
-            BackboneError: If the backend failed, or lacks ``capabilities.score``.
+            BackboneError: If the backend failed, or can't do that.
         """
         del messages, answers, begin
-        self.needs("score")
-        raise NotImplementedError
-
-    def needs(self, capability: str) -> None:
-        """Raise a BackboneError if it lacks a capability, named by its field."""
-        if not getattr(self.capabilities, capability):
-            raise BackboneError(f"{self.name} has no {capability}: this backend can't do that")
+        raise BackboneError(f"{self.name} can't score answers: only local models can")
 
     async def aclose(self) -> None:  # noqa: B027 - some hold nothing
         """Release connections and memory. Requests under way fail."""

@@ -4,9 +4,8 @@
   vLLM, SGLang and llama.cpp. Newer OpenAI models want ``max_completion_tokens``, and Mistral calls
   the seed ``random_seed``: arguments of the constructor name such fields. Cached tokens are
   ``usage.prompt_tokens_details.cached_tokens``, or DeepSeek's ``usage.prompt_cache_hit_tokens``.
-- :class:`AnthropicBackbone`: it takes no seed and returns no log-probabilities. Its
-  ``input_tokens`` exclude tokens that were read from the cache or written to it; here ``tokens_in``
-  includes both.
+- :class:`AnthropicBackbone`: it takes no seed. Its ``input_tokens`` exclude tokens that were read
+  from the cache or written to it; here ``tokens_in`` includes both.
 - :class:`GeminiBackbone`: thoughts are counted separately there and paid as output; here
   ``tokens_out`` has both. An answer that was withheld is a completion that is ``"filtered"``.
 
@@ -16,13 +15,12 @@ A server that reports no cached tokens gives ``tokens_cached=None``, which is no
 from __future__ import annotations
 
 import json
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from echoic.agents.backbones import prices
-from echoic.agents.backbones.base import Backbone, Capabilities, Completion, whole
+from echoic.agents.backbones.base import Backbone, Completion, whole
 from echoic.agents.backbones.http import JsonClient
 from echoic.agents.episodes import Usage
 from echoic.errors import ArgumentError, BackboneError
@@ -189,9 +187,6 @@ class OpenAIBackbone(HostedBackbone):
         model: Its name there.
         key: The bearer token; None for a server without keys.
         url: The API's root, with its ``/v1``.
-        log_probs: Whether to request log-probabilities; not all servers have them.
-        completions: Whether the server has ``/completions`` for bare texts, such as vLLM, SGLang
-            and llama.cpp.
         seed_field: Name of the seed in a request; None if the server takes none.
         limit_field: Name of the most tokens of an answer.
         extra: More fields of every request.
@@ -204,8 +199,6 @@ class OpenAIBackbone(HostedBackbone):
         *,
         key: str | None = None,
         url: str = "https://api.openai.com/v1",
-        log_probs: bool = False,
-        completions: bool = False,
         seed_field: str | None = "seed",
         limit_field: str = "max_tokens",
         extra: Mapping[str, Any] | None = None,
@@ -213,26 +206,17 @@ class OpenAIBackbone(HostedBackbone):
     ) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         super().__init__(model, url=url, headers=headers, key=key, **settings)
-        self.capabilities = Capabilities(
-            complete=completions, log_probs=log_probs, seed=seed_field is not None
-        )
         self._seed_field = seed_field
         self._limit_field = limit_field
         self._extra = dict(extra or {})
 
-    async def go_on(self, prompt: str, sampling: Sampling) -> Completion:
-        """Continue a text."""
-        body = self._body(sampling) | {"prompt": prompt}
-        if self.capabilities.log_probs:
-            body["logprobs"] = 1
-        # The older format has the older name on all servers.
-        body["max_tokens"] = body.pop(self._limit_field)
-        return await self._ask("/completions", body)
-
-    def _body(self, sampling: Sampling) -> dict[str, Any]:
+    def _request(
+        self, messages: Sequence[Message], sampling: Sampling
+    ) -> tuple[str, dict[str, Any]]:
         body: dict[str, Any] = {
             **self._extra,
             "model": self.model,
+            "messages": [{"role": one.role, "content": one.text} for one in messages],
             self._limit_field: sampling.max_tokens,
             "temperature": sampling.temperature,
         }
@@ -240,15 +224,6 @@ class OpenAIBackbone(HostedBackbone):
             body["stop"] = list(sampling.stop)
         if sampling.seed is not None and self._seed_field is not None:
             body[self._seed_field] = sampling.seed
-        return body
-
-    def _request(
-        self, messages: Sequence[Message], sampling: Sampling
-    ) -> tuple[str, dict[str, Any]]:
-        body = self._body(sampling)
-        body["messages"] = [{"role": one.role, "content": one.text} for one in messages]
-        if self.capabilities.log_probs:
-            body["logprobs"] = True
         return "/chat/completions", body
 
     def _counted(self, answer: Mapping[str, Any]) -> Counted:
@@ -265,18 +240,9 @@ class OpenAIBackbone(HostedBackbone):
     def _read(self, answer: Mapping[str, Any], usage: Usage) -> Completion:
         choice = answer["choices"][0]
         # A message's content is None if all tokens were used for thinking.
-        text = choice["text"] if "text" in choice else choice["message"].get("content") or ""
-        log_probs = None
-        if self.capabilities.log_probs:
-            log_probs = _log_probs(choice.get("logprobs"))
-            if log_probs is None:
-                raise BackboneError(f"{self.client.url} returned no log-probabilities")
-        return Completion(
-            str(text),
-            log_probs=log_probs,
-            usage=usage,
-            finish=_OPENAI_FINISHES.get(str(choice.get("finish_reason")), "stop"),
-        )
+        text = choice["message"].get("content") or ""
+        finish = _OPENAI_FINISHES.get(str(choice.get("finish_reason")), "stop")
+        return Completion(str(text), usage=usage, finish=finish)
 
 
 class AnthropicBackbone(HostedBackbone):
@@ -302,7 +268,6 @@ class AnthropicBackbone(HostedBackbone):
     ) -> None:
         headers = {"x-api-key": key, "anthropic-version": _ANTHROPIC_VERSION}
         super().__init__(model, url=url, headers=headers, key=key, **settings)
-        self.capabilities = Capabilities()
         self._cache = cache
 
     def _request(
@@ -370,7 +335,6 @@ class GeminiBackbone(HostedBackbone):
         **settings: Unpack[Settings],
     ) -> None:
         super().__init__(model, url=url, headers={"x-goog-api-key": key}, key=key, **settings)
-        self.capabilities = Capabilities(seed=True)
 
     def _request(
         self, messages: Sequence[Message], sampling: Sampling
@@ -421,17 +385,6 @@ def _failed(why: str, usage: Usage | None) -> BackboneError:
     error = BackboneError(why)
     error.usage = usage
     return error
-
-
-def _log_probs(given: Any) -> tuple[float, ...] | None:
-    """Return log-probabilities of chats or of bare texts, which have different forms."""
-    if not given:
-        return None
-    if given.get("content") is not None:
-        return tuple(float(one["logprob"]) for one in given["content"])
-    if given.get("token_logprobs") is not None:
-        return tuple(math.nan if one is None else float(one) for one in given["token_logprobs"])
-    return None
 
 
 def _text(text: str) -> dict[str, Any]:

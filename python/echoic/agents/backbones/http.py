@@ -129,7 +129,6 @@ class JsonClient:
         # Time until which the server asked for no requests.
         self._rest_until = -math.inf
         self._loop: _Loop | None = None
-        self.retries = 0
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """Post a body and return the answer.
@@ -199,7 +198,6 @@ class JsonClient:
                     f"{self.url}{path}: {failure} (attempt {attempt} of {self.config.attempts}"
                     + (f"; it asks to wait {pause:g} s)" if failure.after else ")")
                 )
-            self.retries += 1
             await self._sleep(pause)
         raise BackboneError(f"{self.url}{path}: no attempt was made")
 

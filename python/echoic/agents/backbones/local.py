@@ -1,13 +1,11 @@
 """A local language model, run by the engine.
 
 Requests are batched, and a prefix that several have in common is computed once: ``tokens_cached``
-of a usage is the engine's count. Ids and log-probabilities are those that were drawn, so that a
-learner can use them. To train, change the weights of :attr:`LocalBackbone.model`, then call
-:meth:`LocalBackbone.update_weights`, which flushes the cache.
+of a usage is the engine's count. To train a model, see :class:`echoic.agents.llm.LLMTrainer`.
 
 A stop text may end in the middle of a token, and is found when its last token was drawn. The engine
 may draw one more token before it is cancelled; that one is in ``usage.tokens_out``, since it was
-computed, and not in ``tokens``.
+computed.
 
 Importing this module imports torch.
 """
@@ -20,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from echoic.agents.backbones.base import (
     Backbone,
-    Capabilities,
     Completion,
     Scores,
     check_messages,
@@ -32,7 +29,7 @@ from echoic.agents.llm import AsyncExecutionEngine, ExecutionConfig, SamplingPar
 from echoic.errors import ArgumentError, BackboneError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from echoic.agents.backbones.base import Message, Sampling
     from echoic.agents.llm import RolloutResult
@@ -56,9 +53,7 @@ class LocalBackbone(Backbone):
         price: Price of its tokens; by default 0.
     """
 
-    capabilities = Capabilities(
-        complete=True, log_probs=True, tokens=True, seed=True, kv=True, gradients=True, score=True
-    )
+    can_score = True
 
     def __init__(
         self,
@@ -93,11 +88,35 @@ class LocalBackbone(Backbone):
 
     async def answer(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """Answer a chat."""
-        return await self._drawn(self._prompt(messages), sampling)
-
-    async def go_on(self, prompt: str, sampling: Sampling) -> Completion:
-        """Continue a text."""
-        return await self._drawn(list(self.tokenizer.encode(prompt)), sampling)
+        prompt = self._prompt(messages)
+        stop = sampling.stop
+        params = SamplingParams(
+            max_new_tokens=sampling.max_tokens,
+            temperature=sampling.temperature,
+            stop=self._ends,
+            seed=sampling.seed,
+        )
+        if not stop:
+            result = await self.engine.generate(prompt, params)
+            kept, found = len(result.tokens), False
+        else:
+            result, kept, found = await self._until(prompt, params, stop)
+        # Only if it was cancelled here: otherwise there is no answer.
+        stopped = result.finish_reason == "cancelled" and found
+        if not result.success and not stopped:
+            raise BackboneError(f"{self.name}: {result.error or result.finish_reason}")
+        text = self._text(result.tokens[:kept])
+        if (place := earliest(text, stop)) is not None:
+            text = text[:place]
+            stopped = True
+        usage = self._usage(
+            result.prompt_tokens, result.reused_tokens or 0, result.tokens_generated
+        )
+        return Completion(
+            text,
+            usage,
+            "stop" if stopped or result.finish_reason == "stop" else "length",
+        )
 
     async def score(
         self, messages: Sequence[Message], answers: Sequence[str], *, begin: str = ""
@@ -125,48 +144,9 @@ class LocalBackbone(Backbone):
             self._usage(tokens_in, sum(one.reused_tokens or 0 for one in results), 0),
         )
 
-    async def update_weights(
-        self, weights: Mapping[str, Any] | Callable[[Any], None], version: int | None = None
-    ) -> int:
-        """Load new weights between two tokens; see the engine's method of this name."""
-        return await self.engine.update_weights(weights, version)
-
     async def aclose(self) -> None:
         """End the engine's thread."""
         await self.engine.aclose()
-
-    async def _drawn(self, prompt: list[int], sampling: Sampling) -> Completion:
-        stop = sampling.stop
-        params = SamplingParams(
-            max_new_tokens=sampling.max_tokens,
-            temperature=sampling.temperature,
-            stop=self._ends,
-            seed=sampling.seed,
-        )
-        if not stop:
-            result = await self.engine.generate(prompt, params)
-            kept, found = len(result.tokens), False
-        else:
-            result, kept, found = await self._until(prompt, params, stop)
-        # Only if it was cancelled here: otherwise there is no answer.
-        stopped = result.finish_reason == "cancelled" and found
-        if not result.success and not stopped:
-            raise BackboneError(f"{self.name}: {result.error or result.finish_reason}")
-        tokens = tuple(result.tokens[:kept])
-        text = self._text(tokens)
-        if (place := earliest(text, stop)) is not None:
-            text = text[:place]
-            stopped = True
-        usage = self._usage(
-            result.prompt_tokens, result.reused_tokens or 0, result.tokens_generated
-        )
-        return Completion(
-            text,
-            tokens,
-            tuple(result.logprobs[:kept]),
-            usage,
-            "stop" if stopped or result.finish_reason == "stop" else "length",
-        )
 
     def _usage(self, tokens_in: int, cached: int, out: int) -> Usage:
         counted = {"tokens_in": tokens_in, "tokens_cached": cached, "tokens_out": out}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from echoic.agents.episodes import Policy
 
@@ -23,25 +23,15 @@ __all__ = ["Cell", "Method", "maker_of", "method_names", "method_of", "register_
 
 @dataclass(frozen=True)
 class Cell:
-    """The setting of a method.
+    """The setting of a method."""
 
-    Attributes:
-        task: The name of an environment.
-        task_config: Its settings.
-        backbone: A :class:`~echoic.agents.backbones.Backbone`, where the method needs one.
-        seed: Seed of training.
-        steps: Steps of the environment that training may take.
-        folder: Folder of checkpoints and logs; a method resumes from its own.
-        settings: Settings of the method, by its own names.
-    """
-
-    task: str
+    task: str  # the name of an environment
     task_config: Mapping[str, Any] = field(default_factory=dict)
-    backbone: Any = None
+    backbone: Any = None  # a language model, where the method needs one
     seed: int = 0
-    steps: int = 100_000
-    folder: Path = Path("runs")
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    steps: int = 100_000  # of the environment, that training may take
+    folder: Path = Path("runs")  # of checkpoints and logs; a method resumes from its own
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the method
 
 
 class Method(ABC):
@@ -54,6 +44,8 @@ class Method(ABC):
     needs_commands: ClassVar[bool] = False
     #: Whether it has a training.
     trains: ClassVar[bool] = False
+    #: Evaluations during training, each with ``step`` and ``success_rate``; set by :meth:`train`.
+    curve: Sequence[Mapping[str, Any]] = ()
 
     def __init__(self, cell: Cell) -> None:
         if self.needs_backbone and cell.backbone is None:
@@ -62,18 +54,11 @@ class Method(ABC):
 
     @property
     def environment_settings(self) -> Mapping[str, Any]:
-        """Settings that its environments must have, such as the width of a vector.
-
-        They override the settings of the task.
-        """
+        """Settings that its environments must have; they override those of the task."""
         return {}
 
     async def train(self) -> Mapping[str, float]:
-        """Train within the cell's steps; return measurements.
-
-        Evaluations during training are lines of ``evaluations.jsonl`` in the cell's folder, each
-        with ``step`` and ``success_rate``, from which steps to a threshold are counted.
-        """
+        """Train within the cell's steps, resuming an earlier run; return measurements."""
         return {}
 
     @abstractmethod

@@ -11,12 +11,11 @@ its keys and values need not be computed again.
 
 **Tree of Thoughts** (Yao et al., 2023, arXiv:2305.10601): breadth first. At each level the model
 proposes up to ``breadth`` thoughts for each kept state and judges the results; ``beam`` limits the
-kept states. A tree of depth d has up to b^d leaves and b + b^2 + ... + b^d nodes; both are counted
-as they are made. If the environment lists commands, a thought is a command and deeper ones continue
-it in the model's imagination; the first command of the best path is sent, and the next step
-searches again. If any text is an action, a thought is a step of a solution, and the model is asked
-for the answer that follows from the best path. If nothing is proposed, the model is asked once for
-its answer, without a tree.
+kept states. If the environment lists commands, a thought is a command and deeper ones continue it
+in the model's imagination; the first command of the best path is sent, and the next step searches
+again. If any text is an action, a thought is a step of a solution, and the model is asked for the
+answer that follows from the best path. If nothing is proposed, the model is asked once for its
+answer, without a tree.
 
 Answers of models are read leniently, and never replaced by a random or default action.
 """
@@ -26,13 +25,13 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from echoic.agents import _checks
-from echoic.agents.backbones.base import Message, with_plan
-from echoic.agents.baselines.base import Cell, Method
+from echoic.agents.backbones.base import Message
+from echoic.agents.baselines.base import Method
 from echoic.agents.environments.base import read_settings
 from echoic.agents.episodes import Decision, Usage, used_by
 from echoic.errors import ArgumentError, BackboneError
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
 
     from echoic.agents.backbones.base import Backbone
+    from echoic.agents.baselines.base import Cell
 
 __all__ = [
     "ReAct",
@@ -129,9 +129,26 @@ def _plain(text: str) -> str:
     return " ".join(text.casefold().split()).rstrip(".!")
 
 
+class _Prompted(Method):
+    """A method whose settings and policy are the classes ``config_class`` and ``policy_class``."""
+
+    needs_backbone: ClassVar[bool] = True
+    config_class: ClassVar[Any]
+    policy_class: ClassVar[Any]
+
+    def __init__(self, cell: Cell) -> None:
+        super().__init__(cell)
+        self.config = read_settings(self.config_class, cell.settings)
+
+    def policy(self) -> Any:
+        """Return a new policy."""
+        return self.policy_class(self.cell.backbone, self.config)
+
+
 class _Prompting:
     """Asks a model, and counts what that used: shared by the policies."""
 
+    #: Usage of all calls of this episode, those that failed included.
     spent: Usage
 
     def __init__(self, backbone: Backbone, config: Any) -> None:
@@ -145,22 +162,21 @@ class _Prompting:
 
     async def _ask(
         self, chat: list[Message], temperature: float, stop: tuple[str, ...] = ()
-    ) -> tuple[str, Usage]:
+    ) -> str:
         # Another seed for each call, so that the same question can have another answer.
         self._seed += 1
+        limits = {"max_tokens": self._config.max_tokens, "temperature": temperature, "stop": stop}
+        text: str = (await self._counted(self._backbone.chat(chat, seed=self._seed, **limits))).text
+        return text
+
+    async def _counted(self, call: Coroutine[Any, Any, Any]) -> Any:
         try:
-            answer = await self._backbone.chat(
-                chat,
-                max_tokens=self._config.max_tokens,
-                temperature=temperature,
-                stop=stop,
-                seed=self._seed,
-            )
+            answer = await call
         except BackboneError as error:
             self.spent += used_by(error)
             raise
         self.spent += answer.usage
-        return answer.text, answer.usage
+        return answer
 
 
 # It contains no word that could be read as an action: small models repeat what they are shown.
@@ -198,8 +214,6 @@ class ReActConfig:
         examples: Pairs of observation and answer, shown before an episode. Default: one of ours.
         choice: How a command is chosen where all are listed: ``"likeliest"`` after the thought, if
             the backbone has ``score``, or the one that is ``"said"``.
-        plan_every: Turns between two plans in words, which stand at the end of each prompt: a
-            replacement of plans in vectors for backbones that take none. 0 makes no plans.
     """
 
     max_tokens: int = 128
@@ -209,38 +223,17 @@ class ReActConfig:
     retries: int = 1
     examples: tuple[tuple[str, str], ...] | None = None
     choice: str = "likeliest"
-    plan_every: int = 0
 
     def __post_init__(self) -> None:
         _checks.whole(self, "max_tokens", "history")
         _checks.whole(self, "max_characters", least=100)
-        _checks.whole(self, "retries", "plan_every", least=0)
+        _checks.whole(self, "retries", least=0)
         _checks.one_of(self, "choice", ("likeliest", "said"))
         _checks.number(self, "temperature", least=0, finite=False)
 
 
-class ReAct(Method):
-    """Thoughts and actions in turn; settings are :class:`ReActConfig`'s."""
-
-    name = "react"
-    needs_backbone = True
-
-    def __init__(self, cell: Cell) -> None:
-        super().__init__(cell)
-        self.config: ReActConfig = read_settings(ReActConfig, cell.settings)
-
-    def policy(self) -> ReActPolicy:
-        """Return a new policy."""
-        return ReActPolicy(self.cell.backbone, self.config)
-
-
 class ReActPolicy(_Prompting):
-    """Acts in one episode at a time.
-
-    Attributes:
-        invalid: Answers of this episode without a command.
-        spent: Usage of all calls of this episode.
-    """
+    """Acts in one episode at a time; ``invalid`` counts its answers without a command."""
 
     _config: ReActConfig
 
@@ -252,15 +245,13 @@ class ReActPolicy(_Prompting):
         # Observation and answer of each turn.
         self._turns: list[tuple[str, str]] = []
         self._examples = self._config.examples or ()
-        self._plan = ""
-        self._acted = 0
 
     async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> Decision:
         """Think and act."""
         config = self._config
         seen = "Observation: " + clip(observation["text"], config.max_characters)
         commands = info["commands"]
-        if not self._acted and config.examples is None:
+        if not self._turns and config.examples is None:
             # The same in all prompts of an episode, so that they begin alike.
             self._examples = (EXAMPLE,) if commands else (FREE_EXAMPLE,)
         chat = [self._system]
@@ -268,33 +259,23 @@ class ReActPolicy(_Prompting):
             chat += [Message("user", shown), Message("assistant", said)]
         now = f"{show_commands(commands)}\n\n{seen}" if commands else seen
         chat.append(Message("user", now))
-        usage = Usage()
-        if config.plan_every and self._acted % config.plan_every == 0:
-            ask = f"{now}\n\nBefore you act: say in one short sentence what your plan is."
-            text, usage = await self._ask(
-                [*chat[:-1], Message("user", ask)], config.temperature, _STOP
-            )
-            self._plan = clip(text.strip().partition("\n")[0], config.max_characters)
-        chat = with_plan(chat, self._plan)
-        scored = config.choice == "likeliest" and self._backbone.capabilities.score
+        scored = config.choice == "likeliest" and self._backbone.can_score
         if scored and restricted(info):
-            thought, done, used = await self._choose(chat, commands)
+            thought, done = await self._choose(chat, commands)
         else:
-            thought, done, used = await self._say(chat, info)
-        self._acted += 1
+            thought, done = await self._say(chat, info)
         said = f"Thought: {thought}\nAction: {done}" if thought else f"Action: {done}"
         self._turns.append((seen, clip(said, config.max_characters)))
         if len(self._turns) > config.history:
             kept = config.history // 2 if config.history > 1 else 0
             self._turns = [self._turns[0], *self._turns[len(self._turns) - kept :]]
-        return Decision(done, thought, usage + used)
+        return Decision(done, thought)
 
-    async def _say(self, chat: list[Message], info: Mapping[str, Any]) -> tuple[str, str, Usage]:
+    async def _say(self, chat: list[Message], info: Mapping[str, Any]) -> tuple[str, str]:
         """Return a thought and an action as the model writes them."""
-        config, usage = self._config, Usage()
+        config = self._config
         for attempt in range(config.retries + 1):
-            text, used = await self._ask(chat, config.temperature, _STOP)
-            usage += used
+            text = await self._ask(chat, config.temperature, _STOP)
             thought, action = parse(text, within_line=bool(info["commands"]))
             command = _command(text, action, info)
             if command is not None:
@@ -302,25 +283,26 @@ class ReActPolicy(_Prompting):
             self.invalid += 1
             if attempt < config.retries:
                 chat = [*chat, Message("assistant", text.strip() or "..."), _asked_again(info)]
-        return thought, command if command is not None else action or bare(text), usage
+        return thought, command if command is not None else action or bare(text)
 
-    async def _choose(self, chat: list[Message], commands: Sequence[str]) -> tuple[str, str, Usage]:
+    async def _choose(self, chat: list[Message], commands: Sequence[str]) -> tuple[str, str]:
         """Return a thought as the model writes it, and the command that is likeliest after it."""
         heat = self._config.temperature
-        text, usage = await self._ask(chat, heat, _STOP_THOUGHT)
-        thought, _ = parse(text, within_line=True)
+        thought, _ = parse(await self._ask(chat, heat, _STOP_THOUGHT), within_line=True)
         begin = f"Thought: {thought}\nAction:" if thought else "Action:"
-        try:
-            scores = await self._backbone.score(chat, [f" {one}" for one in commands], begin=begin)
-        except BackboneError as error:
-            self.spent += used_by(error)
-            raise
-        self.spent += scores.usage
+        answers = [f" {one}" for one in commands]
+        scores = await self._counted(self._backbone.score(chat, answers, begin=begin))
         worth = np.asarray(scores.log_probs)
         if heat > 0:
             # The largest of these is drawn with the probability that the softmax gives it.
             worth = worth / heat + np.random.default_rng(self._seed).gumbel(size=len(commands))
-        return thought, commands[int(worth.argmax())], usage + scores.usage
+        return thought, commands[int(worth.argmax())]
+
+
+class ReAct(_Prompted):
+    """Thoughts and actions in turn; settings are :class:`ReActConfig`'s."""
+
+    name, config_class, policy_class = "react", ReActConfig, ReActPolicy
 
 
 def parse(text: str, *, within_line: bool) -> tuple[str, str | None]:
@@ -377,12 +359,9 @@ class TreeOfThoughtsConfig:
         breadth: Most thoughts that are proposed for a state, b.
         depth: Levels, d.
         beam: States of a level that are kept. Default: all.
-        judge: ``"value"`` asks for a number from 1 to 10 for each state; ``"vote"`` shows all of a
-            level and asks for the best.
-        votes: Votes on a level.
         max_nodes: Most nodes of a tree; settings that allow more are refused.
         max_tokens: Most tokens of an answer.
-        temperature: For proposals and votes; values and answers are the likeliest.
+        temperature: For proposals; values and answers are the likeliest.
         history: Most earlier steps of the episode that the model sees.
         max_characters: Longest observation.
     """
@@ -390,8 +369,6 @@ class TreeOfThoughtsConfig:
     breadth: int = 3
     depth: int = 2
     beam: int | None = None
-    judge: str = "value"
-    votes: int = 3
     max_nodes: int = 1000
     max_tokens: int = 128
     temperature: float = 0.7
@@ -399,45 +376,21 @@ class TreeOfThoughtsConfig:
     max_characters: int = 4000
 
     def __post_init__(self) -> None:
-        _checks.whole(self, "breadth", "depth", "votes", "max_nodes", "max_tokens")
+        _checks.whole(self, "breadth", "depth", "max_nodes", "max_tokens")
         if self.beam is not None:
             _checks.whole(self, "beam")
-        _checks.one_of(self, "judge", ("value", "vote"))
         _checks.whole(self, "history", least=0)
         _checks.whole(self, "max_characters", least=100)
         _checks.number(self, "temperature", least=0, finite=False)
-        if self.largest > self.max_nodes:
-            raise ArgumentError(
-                f"breadth {self.breadth} and depth {self.depth} can make more than max_nodes, "
-                f"which is {self.max_nodes}"
-            )
-
-    @property
-    def largest(self) -> int:
-        """Nodes of the largest tree, counted until they exceed ``max_nodes``."""
         nodes, kept = 0, 1
         for _ in range(self.depth):
-            made = kept * self.breadth
-            nodes += made
-            kept = made if self.beam is None else min(made, self.beam)
+            nodes += kept * self.breadth
+            kept = min(kept * self.breadth, self.beam or self.max_nodes)
             if nodes > self.max_nodes:
-                break
-        return nodes
-
-
-class TreeOfThoughts(Method):
-    """A search over thoughts; settings are :class:`TreeOfThoughtsConfig`'s."""
-
-    name = "tot"
-    needs_backbone = True
-
-    def __init__(self, cell: Cell) -> None:
-        super().__init__(cell)
-        self.config: TreeOfThoughtsConfig = read_settings(TreeOfThoughtsConfig, cell.settings)
-
-    def policy(self) -> TreeOfThoughtsPolicy:
-        """Return a new policy."""
-        return TreeOfThoughtsPolicy(self.cell.backbone, self.config)
+                raise ArgumentError(
+                    f"breadth {self.breadth} and depth {self.depth} can make more than max_nodes, "
+                    f"which is {self.max_nodes}"
+                )
 
 
 Path = tuple[str, ...]
@@ -450,7 +403,6 @@ class TreeOfThoughtsPolicy(_Prompting):
         nodes: Thoughts that were made in this episode.
         leaves: Those of them at the full depth.
         unread: Judgements that could not be read, which count as the lowest.
-        spent: Usage of all calls of this episode, also beside one that failed.
     """
 
     _config: TreeOfThoughtsConfig
@@ -469,12 +421,12 @@ class TreeOfThoughtsPolicy(_Prompting):
         parts = [self._instructions] if self._instructions else []
         parts += [f"Earlier: {before}\nThen you did: {action}" for before, action in self._past]
         parts += [f"Now: {seen}", *([show_commands(commands)] if commands else [])]
-        self._context, self._info, self._usage = "\n\n".join(parts), info, Usage()
+        self._context, self._info = "\n\n".join(parts), info
         path = await self._search()
         action = path[0] if path and commands else await self._answer(path)
         self._past.append((seen, action))
         self._past = self._past[len(self._past) - self._config.history :]
-        return Decision(action, " -> ".join(path), self._usage)
+        return Decision(action, " -> ".join(path))
 
     async def _search(self) -> Path:
         """Return the best path of the deepest level that has any; empty without proposals."""
@@ -487,7 +439,8 @@ class TreeOfThoughtsPolicy(_Prompting):
                 break
             self.nodes += len(made)
             self.leaves += len(made) if level == self._config.depth else 0
-            worth = await self._judge(made)
+            # One needs no comparison.
+            worth = await _all([self._value(one) for one in made]) if len(made) > 1 else [1]
             # The first proposal of equal ones.
             order = sorted(range(len(made)), key=lambda index: -worth[index])
             best = made[order[0]]
@@ -519,45 +472,27 @@ class TreeOfThoughtsPolicy(_Prompting):
         )
         return list(dict.fromkeys(one for one in real if one is not None))[: config.breadth]
 
-    async def _judge(self, made: Sequence[Path]) -> list[float]:
-        if len(made) == 1:
-            return [1.0]
-        if self._config.judge == "value":
-            return await _all([self._value(path) for path in made])
-        counts = [0.0] * len(made)
-        for choice in await _all([self._vote(made) for _ in range(self._config.votes)]):
-            if choice:
-                counts[choice - 1] += 1
-        return counts
-
-    async def _value(self, path: Path) -> float:
+    async def _value(self, path: Path) -> int:
+        """Ask how good a path is, from 1 to 10; 0, and counted, if the answer can't be read."""
         text = await self._question(
             f"\n\nSomeone plans these steps:\n{_numbered(path)}\n\nHow good is this plan, from 1 "
             f"(useless) to {_BEST} (certain to succeed)? Say the number only.",
             0.0,
         )
-        return float(self._number(text, _BEST))
-
-    async def _vote(self, made: Sequence[Path]) -> int:
-        shown = "\n".join(f"Plan {i}: {', then '.join(p)}" for i, p in enumerate(made, 1))
-        text = await self._question(
-            f"\n\n{shown}\n\nWhich plan is best? Say its number only.", self._config.temperature
-        )
-        return self._number(text, len(made))
-
-    def _number(self, text: str, most: int) -> int:
-        """Read the first number of an answer; 0, and counted, unless it is from 1 to ``most``."""
         found = _NUMBER.search(text)
-        number = int(found[1]) if found else 0
-        if 1 <= number <= most:
-            return number
+        if found and 1 <= int(found[1]) <= _BEST:
+            return int(found[1])
         self.unread += 1
         return 0
 
     async def _question(self, question: str, temperature: float) -> str:
-        text, usage = await self._ask([Message("user", self._context + question)], temperature)
-        self._usage += usage
-        return text
+        return await self._ask([Message("user", self._context + question)], temperature)
+
+
+class TreeOfThoughts(_Prompted):
+    """A search over thoughts; settings are :class:`TreeOfThoughtsConfig`'s."""
+
+    name, config_class, policy_class = "tot", TreeOfThoughtsConfig, TreeOfThoughtsPolicy
 
 
 def _numbered(path: Path) -> str:

@@ -1,21 +1,8 @@
 """Methods that train: a trainer in the cell's folder, which resumes from the checkpoint there.
 
-- ``echo-rl`` is the full method: latent plans, PPO on new segments, and V-trace on surprising
-  steps. Ablations are settings of the cell: ``{"use_plans": False}``, ``{"plan_history": 0}`` (of
-  the same size, without memory), ``{"replay": "uniform"}``, ``{"replay": "none"}``.
-- ``impala``: asynchronous actors, and V-trace for their lag (Espeholt et al., 2018). No plans and
-  no replay; one step along V-trace's gradient for each batch of segments.
-- ``ppo``: PPO without plans, with the environment's reward.
-- ``ppo-rlhf``: the same with ``reward="preferences"``: a network learns along the way which of two
-  segments is preferred (:class:`~echoic.agents.training.PreferenceReward`), and the policy sees no
-  other reward. The preferences stand in for people's: the segment with the higher reward of the
-  environment. Without that setting it is ``ppo``, and is reported under that name.
-- ``rlaif``: PPO whose reward is the opinion of a language model (Bai et al., 2022; Lee et al.,
-  2023). When an episode ends, the judge, the cell's backbone, reads it and rates from 0 to 10 how
-  well the task was done; a tenth of that is the reward of the last step, and there is no other. An
-  answer without a number is asked for once more, then counts as 0 and as unclear. The judge's cost
-  is a cost of training, not of acting: it is summed in :attr:`RLAIF.usage` and in the cell's
-  folder, from which a run resumes. Episodes after the last checkpoint are judged, and paid, again.
+``echo-rl`` is the full method; its ablations are settings: ``{"use_plans": False}``,
+``{"plan_history": 0}`` (of the same size, without memory), ``{"replay": "uniform"}``,
+``{"replay": "none"}``. The other methods have no plans and no replay.
 """
 
 from __future__ import annotations
@@ -96,17 +83,18 @@ class TrainedMethod(Method):
             "action_space_size": self.config.action_dim,
         }
 
-    async def train(self) -> Mapping[str, float]:
+    async def train(self) -> Mapping[str, Any]:
         """Train within the cell's steps, resuming an earlier run."""
         metrics = await self.trainer.train()
-        results = metrics.evaluation_results
+        points = zip(metrics.history["step"], metrics.history["success_rate"], strict=True)
+        self.curve = [{"step": step, "success_rate": rate} for step, rate in points]
         return {
             "steps": metrics.total_timesteps,
             "episodes": metrics.total_episodes,
             "seconds": metrics.training_time,
             "updates": len(metrics.policy_losses),
-            "success_rate": results["success_rate"],
-            "average_reward": results["avg_reward"],
+            "success_rate": metrics.evaluation_results["success_rate"],
+            "average_reward": metrics.evaluation_results["avg_reward"],
             "eta_bw": metrics.bandwidth_efficiency[-1] if metrics.bandwidth_efficiency else 0.0,
         }
 
@@ -126,12 +114,9 @@ class TrainedMethod(Method):
         cell = self.cell
         given = {name: value for name, value in cell.settings.items() if name in _FIELDS}
         # Sizes in the task's settings are those of the run.
-        for setting, name in (
-            ("state_encoding_dim", "state_dim"),
-            ("action_space_size", "action_dim"),
-        ):
-            if setting in cell.task_config:
-                given.setdefault(name, cell.task_config[setting])
+        sizes = {"state_encoding_dim": "state_dim", "action_space_size": "action_dim"}
+        for setting in sizes.keys() & cell.task_config.keys():
+            given.setdefault(sizes[setting], cell.task_config[setting])
         return TrainingConfig(
             env_name=cell.task,
             env_config=dict(cell.task_config),
@@ -151,7 +136,10 @@ class EchoRL(TrainedMethod):
 
 
 class IMPALA(TrainedMethod):
-    """Asynchronous actors and V-trace."""
+    """Asynchronous actors and V-trace for their lag (Espeholt et al., 2018).
+
+    It takes one step along V-trace's gradient for each batch of segments.
+    """
 
     name: ClassVar[str] = "impala"
     fixed: ClassVar[dict[str, Any]] = {
@@ -163,32 +151,40 @@ class IMPALA(TrainedMethod):
 
 
 class PPO(TrainedMethod):
-    """PPO without plans, its reward the environment's."""
+    """PPO with the environment's reward."""
 
     name: ClassVar[str] = "ppo"
     fixed: ClassVar[dict[str, Any]] = {"algorithm": "ppo", "replay": "none", "use_plans": False}
 
 
 class PPORLHF(PPO):
-    """PPO without plans, its reward learned from preferences, or else the environment's."""
+    """PPO that sees a learned reward only; its setting is ``reward="preferences"``.
+
+    A network learns along the way which of two segments is preferred
+    (:class:`~echoic.agents.training.PreferenceReward`): that with the higher reward of the
+    environment, in place of people.
+
+    Raises:
+        ArgumentError: Without the setting: that is :class:`PPO`, as which a benchmark reports it.
+    """
 
     name: ClassVar[str] = "ppo-rlhf"
     own: ClassVar[frozenset[str]] = frozenset({"reward"})
 
     def _trainer(self) -> EchoRLTrainer:
-        reward = self.cell.settings.get("reward", "environment")
-        if reward not in ("environment", "preferences"):
-            raise ArgumentError(f"reward must be one of environment, preferences, not {reward!r}")
-        learned = reward == "preferences"
-        self.model = PreferenceReward(self.config, seed=self.cell.seed) if learned else None
+        if (reward := self.cell.settings.get("reward")) != "preferences":
+            raise ArgumentError(
+                f'ppo-rlhf needs reward="preferences", not {reward!r}; without preferences it is '
+                "ppo"
+            )
+        self.model = PreferenceReward(self.config, seed=self.cell.seed)
         return EchoRLTrainer(self.config, resume=True, reward_model=self.model)
 
-    async def train(self) -> Mapping[str, float]:
-        """Train within the cell's steps; with how well preferences were explained."""
-        found, model = await super().train(), self.model
-        if model is None:
-            return found
-        return {**found, "preferences": model.answers, "preference_accuracy": model.accuracy}
+    async def train(self) -> Mapping[str, Any]:
+        """Train within the cell's steps; return also how well preferences were explained."""
+        found = await super().train()
+        more = {"preferences": self.model.answers, "preference_accuracy": self.model.accuracy}
+        return {**found, **more}
 
 
 _NUMBER = re.compile(r"(?<![\d.])(10|\d)(?:\.\d+)?(?!\d)")
@@ -203,7 +199,14 @@ _PATIENCE = 900.0
 
 
 class RLAIF(TrainedMethod):
-    """PPO without plans, rewarded by a language model that reads its episodes."""
+    """PPO rewarded by a language model (Bai et al., 2022; Lee et al., 2023).
+
+    When an episode ends, the judge, the cell's backbone, reads it and rates from 0 to 10 how well
+    the task was done; a tenth of that is the reward of the last step, and there is no other. An
+    answer without a number is asked for once more, then counts as 0 and as unclear. The judge's
+    usage is a cost of training, and kept in the cell's folder. Episodes after the last checkpoint
+    are judged, and paid, again when a run resumes.
+    """
 
     name: ClassVar[str] = "rlaif"
     needs_backbone: ClassVar[bool] = True
@@ -216,17 +219,21 @@ class RLAIF(TrainedMethod):
         #: Numbers of judged episodes and of answers without a number.
         self.judged = self.unclear = 0
         self._account = cell.folder / "judge.json"
-        self._recall()
+        if self._account.exists():
+            data = json.loads(self._account.read_text(encoding="ascii"))
+            # The cost of a model without a price is null there.
+            cost = math.nan if data["usage"]["cost"] is None else data["usage"]["cost"]
+            self.usage = Usage(**{**data["usage"], "cost": cost})
+            self.judged, self.unclear = data["judged"], data["unclear"]
         self._loop: asyncio.AbstractEventLoop | None = None
         super().__init__(cell)
 
-    async def train(self) -> Mapping[str, float]:
-        """Train within the cell's steps; with the judge's usage."""
+    async def train(self) -> Mapping[str, Any]:
+        """Train within the cell's steps; return also the judge's usage."""
         # Actors are in threads; the backbone belongs to the loop that training is awaited in.
         self._loop = asyncio.get_running_loop()
-        found = await super().train()
         return {
-            **found,
+            **await super().train(),
             "judged_episodes": self.judged,
             "unclear_answers": self.unclear,
             "judge_tokens_in": self.usage.tokens_in,
@@ -250,38 +257,25 @@ class RLAIF(TrainedMethod):
     async def _asked(self, transcript: Transcript) -> float:
         messages = [Message("system", _ASK), Message("user", prompt_of(transcript))]
         self.judged += 1
-        for temperature in (0.0, 0.7):
-            try:
-                said = await self.cell.backbone.chat(
-                    messages, max_tokens=8, temperature=temperature
-                )
-            except BackboneError as error:
-                self._spend(used_by(error))
-                raise
-            self._spend(said.usage)
-            if (found := judgement_of(said.text)) is not None:
-                return found
-        self.unclear += 1
-        self._spend(Usage())
-        return 0.0
-
-    def _spend(self, usage: Usage) -> None:
-        """Count an answer's usage, here and in the folder."""
-        self.usage += usage
-        usage = finite(asdict(self.usage))
-        data = {"usage": usage, "judged": self.judged, "unclear": self.unclear}
-        self._account.parent.mkdir(parents=True, exist_ok=True)
-        partial = self._account.with_suffix(".partial")
-        partial.write_text(json.dumps(data), encoding="ascii")
-        partial.replace(self._account)
-
-    def _recall(self) -> None:
-        """Resume from the folder; the cost of a model without a price is null there."""
-        if self._account.exists():
-            data = json.loads(self._account.read_text(encoding="ascii"))
-            cost = math.nan if data["usage"]["cost"] is None else data["usage"]["cost"]
-            self.usage = Usage(**{**data["usage"], "cost": cost})
-            self.judged, self.unclear = data["judged"], data["unclear"]
+        try:
+            for heat in (0.0, 0.7):
+                said = await self.cell.backbone.chat(messages, max_tokens=8, temperature=heat)
+                self.usage += said.usage
+                if (found := judgement_of(said.text)) is not None:
+                    return found
+        except BackboneError as error:
+            self.usage += used_by(error)
+            raise
+        else:
+            self.unclear += 1
+            return 0.0
+        finally:
+            usage = finite(asdict(self.usage))
+            data = {"usage": usage, "judged": self.judged, "unclear": self.unclear}
+            self._account.parent.mkdir(parents=True, exist_ok=True)
+            partial = self._account.with_suffix(".partial")
+            partial.write_text(json.dumps(data), encoding="ascii")
+            partial.replace(self._account)
 
 
 def prompt_of(transcript: Transcript) -> str:

@@ -1,19 +1,12 @@
 """The interface that all environments share: text in, text out, a vector beside it, and a name.
 
-Decisions:
-
 - An invalid command costs a step and changes nothing. It is never an error: models and untrained
   policies send such commands all the time.
 - Success is the environment's own signal: a score between 0 and 1 at the end of an episode that
   reaches ``success_threshold``. An episode that is cut off is no success.
 - The listed commands are the same, in the same order, for the same state. ``action_space_size``
-  cuts the list, for policies of fixed width; text may name the rest.
-- Where an index means the same command in every state, all commands are listed, and the mask marks
-  those that have an effect now.
-
->>> from echoic.agents.environments import environment_names
->>> "minigrid" in environment_names()
-True
+  cuts the list, for policies of fixed width; text may name the rest. Where an index means the same
+  command in every state, all are listed, and the mask marks those that have an effect now.
 """
 
 from __future__ import annotations
@@ -53,14 +46,11 @@ __all__ = [
     "register_environment",
 ]
 
-# Bounds of the caches of encodings and of sentences, in entries, characters and numbers: 40 MB.
+# Bounds of the cache of encodings, in entries, characters and numbers: 25 MB.
 MOST_KEPT = 4096
 LONGEST_KEPT = 2048
 WIDEST_KEPT = 1024
-LONGEST_SENTENCE = 128
 
-# No word spans a space, so a text can be split at any space.
-_SENTENCES = re.compile(r"(?<=[.!?:\n]) ")
 _WORD = re.compile(r"[a-z]+|\d|[^\sa-z\d]")
 # Longer texts are cut, which bounds the cost of a step.
 _MAX_WORDS = 4096
@@ -90,38 +80,13 @@ class TextEncoder:
         return _kept(text, self.dim).copy()
 
 
-def _hashes(text: str) -> tuple[NDArray[np.int64], bytes, int] | None:
-    """Hash the words and pairs of a text; also its first word, and the hash of its last word."""
-    words = [word.encode("utf-8", "surrogatepass") for word in _WORD.findall(text)[:_MAX_WORDS]]
-    if not words:
-        return None
-    ones = [crc32(word) for word in words]
-    pairs = [_pair(one, word) for one, word in zip(ones, words[1:], strict=False)]
-    return np.array(ones + pairs, np.int64), words[0], ones[-1]
-
-
-def _pair(one: int, word: bytes) -> int:
-    """Continue a word's checksum: the result is that of both words with a space between."""
-    return crc32(b" " + word, one)
-
-
-_sentence = lru_cache(MOST_KEPT)(_hashes)
-
-
 def _encoded(text: str, dim: int) -> NDArray[np.float32]:
-    text = text.lower()
-    # A longer text may exceed the limit of words.
-    parts = _SENTENCES.split(text) if len(text) <= LONGEST_KEPT else [text]
-    hashed = [(_sentence if len(one) <= LONGEST_SENTENCE else _hashes)(one) for one in parts]
-    found = [one for one in hashed if one is not None]
-    if not found:
-        return np.zeros(dim, np.float32)
-    seams = [_pair(one[2], two[1]) for one, two in itertools.pairwise(found)]
-    hashes = np.concatenate([one[0] for one in found] + [np.array(seams, np.int64)])
+    words = _WORD.findall(text.lower())[:_MAX_WORDS]
+    said = [*words, *map(" ".join, itertools.pairwise(words))]
+    hashes = np.array([crc32(one.encode("utf-8", "surrogatepass")) for one in said], np.int64)
     signs = np.where(hashes & 1, 1.0, -1.0)
     vector = np.bincount((hashes >> 1) % dim, weights=signs, minlength=dim)
-    length = float(np.linalg.norm(vector))
-    return (vector / length if length else vector).astype(np.float32)
+    return (vector / (np.linalg.norm(vector) or 1.0)).astype(np.float32)
 
 
 _kept = lru_cache(MOST_KEPT)(_encoded)
@@ -313,10 +278,8 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
         outcome = None if command is None else self._apply(command)
         valid = outcome is not None
         if outcome is None:
-            said, seen = repr(action if command is None else command)[:200], before.observation
-            while seen.startswith("Nothing happens: ") and "\n" in seen:
-                seen = seen.split("\n", 1)[1]
-            text = f"Nothing happens: {said} is no command here.\n{seen}"
+            said = repr(action if command is None else command)[:200]
+            text = f"Nothing happens: {said} is no command here.\n{self._last_valid}"
             outcome = Outcome(text, score=float(before.info["score"]))
         observation, info = self._show(outcome, before, valid=valid)
         state = self.state
@@ -402,11 +365,12 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Make the state after a command, or of a new episode if there is none before."""
         config, text = self.config, outcome.text[:_LONGEST_TEXT]
-        step, reward, earned = 0, 0.0, 0.0
+        step, truncated, reward, earned = 0, False, 0.0, 0.0
+        if valid:
+            self._last_valid = text
         if before is not None:
             step = before.step_count + 1
-        truncated = before is not None and step >= self._step_limit() and not outcome.ended
-        if before is not None:
+            truncated = step >= self._step_limit() and not outcome.ended
             reward = outcome.reward + (config.timeout_penalty if truncated else 0.0)
             reward *= config.reward_scale
             earned = before.episode_reward + reward
@@ -482,17 +446,17 @@ def package(name: str, project: str = "") -> Any:
         ) from error
 
 
-# Module, settings and class of each environment. A module is imported when its name is first used,
+# What the names of settings and class begin with. Their module is imported when one is first used,
 # because each has dependencies of its own.
 _OURS = {
-    "alfworld": ("text", "ALFWorldConfig", "ALFWorldEnvironment"),
-    "arc": ("puzzles", "ARCConfig", "ARCEnvironment"),
-    "cruxeval": ("code", "CRUXEvalConfig", "CRUXEvalEnvironment"),
-    "game24": ("puzzles", "Game24Config", "Game24Environment"),
-    "minigrid": ("minigrid", "MiniGridConfig", "MiniGridEnvironment"),
-    "reasoning_gym": ("puzzles", "ReasoningGymConfig", "ReasoningGymEnvironment"),
-    "rooms": ("text", "RoomsConfig", "RoomsEnvironment"),
-    "webshop": ("web", "WebShopConfig", "WebShopEnvironment"),
+    "alfworld": "ALFWorld",
+    "arc": "ARC",
+    "cruxeval": "CRUXEval",
+    "game24": "Game24",
+    "minigrid": "MiniGrid",
+    "reasoning_gym": "ReasoningGym",
+    "rooms": "Rooms",
+    "webshop": "WebShop",
 }
 _USERS: dict[str, Callable[..., Any]] = {}
 
@@ -521,13 +485,17 @@ def make_environment(name: str, **settings: Any) -> Any:
     """
     if name in _USERS:
         return _USERS[name](**settings)
+    config, kind = _found(name)
+    return kind(read_settings(config, settings))
+
+
+def _found(name: str) -> tuple[Any, Any]:
+    """Import an environment's settings and class."""
     if name not in _OURS:
         known = ", ".join(environment_names())
         raise ArgumentError(f"there is no environment {name!r}; there are {known}")
-    module_name, config_name, class_name = _OURS[name]
-    module = importlib.import_module(f"echoic.agents.environments.{module_name}")
-    config = getattr(module, config_name)
-    return getattr(module, class_name)(read_settings(config, settings))
+    ours = importlib.import_module("echoic.agents.environments")
+    return getattr(ours, f"{_OURS[name]}Config"), getattr(ours, f"{_OURS[name]}Environment")
 
 
 def provenance_of(name: str, settings: Mapping[str, Any]) -> str:
@@ -535,13 +503,9 @@ def provenance_of(name: str, settings: Mapping[str, Any]) -> str:
 
     A name or settings that can't be made keep their name; making them says what is wrong.
     """
-    if name in _USERS or name not in _OURS:
-        return name
     with contextlib.suppress(ArgumentError):
-        module_name, config_name, _ = _OURS[name]
-        module = importlib.import_module(f"echoic.agents.environments.{module_name}")
-        config = read_settings(getattr(module, config_name), settings)
-        return str(getattr(config, "provenance", name))
+        if name not in _USERS:
+            return str(getattr(read_settings(_found(name)[0], settings), "provenance", name))
     return name
 
 

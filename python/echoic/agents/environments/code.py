@@ -1,28 +1,25 @@
 """CRUXEval: predict what a function returns, or an input that makes it return a value.
 
 One answer ends an episode; it is right or wrong. 24 functions of our own come with this package;
-reports call them ``cruxeval-style``. The data set's 800 are read from a file.
-
-Decisions:
+reports call them ``cruxeval-style``. The data set's 800 are read from its file.
 
 - An output is compared as a literal, without running anything: ``literal == literal``, as loosely
   as the data set's own scorer (``True`` is ``1``, a dict has no order).
 - An input is a call ``f(...)`` with literal arguments. The data set's own function is run on it, in
   a process with limits. No code that a model wrote runs there.
 - Every answer counts. The data set's scorer leaves some unreadable ones out of the denominator;
-  here they are wrong. What to predict is a setting, not guessed from a file's name.
+  here they are wrong.
 - With ``multi_turn`` there is an interpreter: ``python: code``. That is code that a model wrote, so
-  it runs within bubblewrap or not at all, unless ``allow_rlimits_only`` says otherwise.
+  it runs within bubblewrap or not at all.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import json
 import re
-import sys
-import urllib.request
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,12 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from echoic.agents import _checks
 from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome
-from echoic.agents.environments.sandbox import (
-    Sandbox,
-    bubblewrap_works,
-    limits_work,
-    why_no_bubblewrap,
-)
+from echoic.agents.environments.sandbox import Sandbox, limits_work
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -47,7 +39,6 @@ __all__ = [
     "CRUXEvalEnvironment",
     "Function",
     "arguments_of",
-    "download",
     "literal_of",
     "load_functions",
 ]
@@ -89,38 +80,29 @@ def load_functions(path: str | None = None) -> tuple[Function, ...]:
     """
     place = OWN if path is None else Path(path)
     if not place.is_file():
-        raise ArgumentError(
-            f"there is no file {place}; get it by: "
-            "python -m echoic.agents.environments.cruxeval download PATH"
-        )
+        raise ArgumentError(f"there is no file {place}; the data set's own is at {URL}")
     if place.stat().st_size > _MAX_BYTES:
         raise ArgumentError(f"{place} is larger than {_MAX_BYTES} bytes: no file of CRUXEval")
     functions: dict[str, Function] = {}
-    with place.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            where = f"{place.name}, line {number}"
-            one = _function_of(line, where)
-            if functions.setdefault(one.id, one) is not one:
-                raise ArgumentError(f"{where}: the id {one.id!r} is there twice")
+    for number, line in enumerate(place.read_text("utf-8").split("\n"), 1):
+        if not line.strip():
+            continue
+        where = f"{place.name}, line {number}"
+        try:
+            row = json.loads(line)
+        except ValueError:
+            raise ArgumentError(f"{where} is no JSON") from None
+        for key in _KEYS:
+            if not isinstance(row, dict) or not isinstance(row.get(key), str):
+                raise ArgumentError(f"{where} has no text {key!r}")
+        one = Function(*(row[key] for key in _KEYS))
+        if literal_of(one.output) is None:
+            raise ArgumentError(f"{where}: the output is no literal: {one.output[:80]}")
+        if functions.setdefault(one.id, one) is not one:
+            raise ArgumentError(f"{where}: the id {one.id!r} is there twice")
     if not functions:
         raise ArgumentError(f"{place} has no functions")
     return tuple(functions.values())
-
-
-def _function_of(line: str, where: str) -> Function:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        raise ArgumentError(f"{where} is no JSON") from None
-    for key in _KEYS:
-        if not isinstance(row, dict) or not isinstance(row.get(key), str):
-            raise ArgumentError(f"{where} has no text {key!r}")
-    one = Function(*(row[key] for key in _KEYS))
-    if literal_of(one.output) is None:
-        raise ArgumentError(f"{where}: the output is no literal: {one.output[:80]}")
-    return one
 
 
 def literal_of(answer: str) -> str | None:
@@ -129,9 +111,7 @@ def literal_of(answer: str) -> str | None:
     >>> literal_of("[1, 2]"), literal_of("assert f('a==b') == 'b'"), literal_of("f(1)")
     ('[1, 2]', "'b'", None)
     """
-    tree = _tree_of(answer)
-    if isinstance(tree, ast.Compare) and [type(one) for one in tree.ops] == [ast.Eq]:
-        tree = tree.comparators[0]
+    tree = _side_of(answer, -1)
     return ast.unparse(tree) if tree is not None and _is_literal(tree) else None
 
 
@@ -144,16 +124,14 @@ def arguments_of(answer: str, known: str = "") -> str | None:
     >>> arguments_of("assert f([1], b=2) == 3"), arguments_of("f(open('secrets'))")
     ('f([1], b=2)', None)
     """
-    tree = _tree_of(answer)
-    if isinstance(tree, ast.Compare) and [type(one) for one in tree.ops] == [ast.Eq]:
-        tree = tree.left
+    tree = _side_of(answer, 0)
     if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "f"):
         return None
     try:
         said, plain = ast.unparse(tree), _has_plain_arguments(tree)
     except _UNREADABLE:
         return None
-    known_tree = _tree_of(known) if known else None
+    known_tree = _side_of(known, 0)
     return said if plain or (known_tree and said == ast.unparse(known_tree)) else None
 
 
@@ -169,41 +147,23 @@ def _has_plain_arguments(call: ast.Call) -> bool:
 
 
 def _is_literal(node: ast.expr) -> bool:
-    try:
+    with contextlib.suppress(*_UNREADABLE):
         ast.literal_eval(node)
-    except _UNREADABLE:
-        return False
-    return True
+        return True
+    return False
 
 
-def _tree_of(answer: str) -> ast.expr | None:
+def _side_of(answer: str, side: int) -> ast.expr | None:
+    """Parse an expression; of ``one == other``, only the first (0) or the last side (-1)."""
     text = answer.strip().removeprefix("assert ").strip()
-    try:
-        # A backslash in a string may give a warning, which is no reason to refuse an answer.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(text, mode="eval").body
-    except _UNREADABLE:
-        return None
-
-
-def download(path: str | Path, url: str = URL, sha256: str = SHA256) -> int:
-    """Download the data set's file, check its SHA-256, and save it; return its bytes."""
-    if not url.startswith("https://"):
-        raise ArgumentError(f"the address must begin with https://, not {url[:40]!r}")
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        data: bytes = answer.read(_MAX_BYTES + 1)
-    return keep(data, path, sha256)
-
-
-def keep(data: bytes, path: str | Path, sha256: str = SHA256) -> int:
-    """Save downloaded data, if it is what was expected."""
-    came = hashlib.sha256(data).hexdigest()
-    if came != sha256:
-        raise ArgumentError(
-            f"expected a file with SHA-256 {sha256}, got {len(data)} bytes with {came}"
-        )
-    return Path(path).write_bytes(data)
+    # A backslash in a string may give a warning, which is no reason to refuse an answer.
+    with contextlib.suppress(*_UNREADABLE), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(text, mode="eval").body
+        if isinstance(tree, ast.Compare) and [type(one) for one in tree.ops] == [ast.Eq]:
+            return (tree.left, tree.comparators[0])[side]
+        return tree
+    return None
 
 
 _ANSWER = re.compile(r"answer:(.*)|.*\[answer\](.*?)(?:\[/answer\].*)?", re.IGNORECASE | re.DOTALL)
@@ -225,10 +185,6 @@ class CRUXEvalConfig(EnvironmentConfig):
         path: A file of functions. Default: the 24 of this package.
         prediction: ``"output"`` or ``"input"``.
         multi_turn: Whether there is an interpreter.
-        allow_rlimits_only: Whether the interpreter may run with limits only where there is no
-            bubblewrap, which gives a warning. The model's code then acts as you: it can read and
-            delete your files, use your network, read the environment and tokens of your other
-            processes, and end them, this one included. For trusted models only.
         rows: First and last (not included) function of the file, so that training and evaluation
             can use different ones.
     """
@@ -241,7 +197,6 @@ class CRUXEvalConfig(EnvironmentConfig):
     path: str | None = None
     prediction: str = "output"
     multi_turn: bool = False
-    allow_rlimits_only: bool = False
     rows: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
@@ -302,17 +257,7 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
             raise ArgumentError("no function is left: look at path, rows and max_code_length")
         seconds = config.timeout_seconds
         self._checker = Sandbox("limits", seconds=seconds)
-        wrapped = bubblewrap_works() or not config.allow_rlimits_only
-        if config.multi_turn and not wrapped:
-            warnings.warn(
-                f"allow_rlimits_only: there is no working bubblewrap here ({why_no_bubblewrap()}), "
-                "so code of the model acts as you. It can read and delete your files, use your "
-                "network, read the environment of your processes and end them, this one included. "
-                "Install bubblewrap, or train as a user that has nothing to lose.",
-                stacklevel=2,
-            )
-        kind = "bubblewrap" if wrapped else "limits"
-        self._interpreter = Sandbox(kind, seconds=seconds, output=_SEEN_OUTPUT)
+        self._interpreter = Sandbox("bubblewrap", seconds=seconds, output=_SEEN_OUTPUT)
         self.instructions = _INSTRUCTIONS[config.prediction]
         if config.multi_turn:
             self.instructions += _ABOUT_TOOL.format(config.max_test_cases)
@@ -388,12 +333,3 @@ _ABOUT_TOOL = (
     "\nBefore that you may run Python, in which f is defined and of which you see what is printed, "
     "up to {} times, like this:\npython: print(f(1))"
 )
-
-
-def main(arguments: list[str]) -> int:
-    """Download the data set: ``python -m echoic.agents.environments.cruxeval download PATH``."""
-    if len(arguments) != 2 or arguments[0] != "download":
-        sys.stderr.write("usage: python -m echoic.agents.environments.cruxeval download PATH\n")
-        return 2
-    sys.stdout.write(f"{arguments[1]}: {download(arguments[1])} bytes\n")
-    return 0

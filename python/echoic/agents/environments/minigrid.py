@@ -1,15 +1,10 @@
 """MiniGrid and BabyAI, from the minigrid package: grids, of which seven by seven cells are seen.
 
 The world, its missions, its rewards and its limit of steps are the package's own. This module adds
-a text and a vector of the view, words for the seven actions, and solvers.
-
-Decisions:
-
-- The seven actions are always listed, in the package's order, so an index here is one there. An
-  action without effect costs a step, as in the package.
-- The score is 1 once the mission is done, whatever the reward, which shrinks with each step to 0.1.
-- An invalid command counts as a step of the package too, so talking costs reward.
-- The vector is exact for the view: no two views share one. Missions are hashed.
+a text and a vector of the view, words for the seven actions, and solvers. The seven actions are
+always listed, in the package's order; one without effect, or a text that is no command, costs a
+step of the package too. The score is 1 once the mission is done, whatever the reward, which shrinks
+with each step to 0.1.
 """
 
 from __future__ import annotations
@@ -45,15 +40,8 @@ _log = logging.getLogger(__name__)
 #: The actions, in the package's order.
 COMMANDS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done")
 # Other names of the actions: the package's own, and common ones.
-_SAYINGS = {
-    **{command: index for index, command in enumerate(COMMANDS)},
-    "left": 0,
-    "right": 1,
-    "forward": 2,
-    "move forward": 2,
-    "pickup": 3,
-    "open": 5,
-}
+_SAYINGS = {command: index for index, command in enumerate(COMMANDS)}
+_SAYINGS |= {"left": 0, "right": 1, "forward": 2, "move forward": 2, "pickup": 3, "open": 5}
 _LEFT, _RIGHT, _FORWARD, _PICK_UP, _DROP, _TOGGLE, _DONE = range(7)
 _TURNS = '"turn left", "turn right", "go forward"'
 
@@ -197,13 +185,11 @@ class MiniGridEnvironment(EchoRLEnvironment):
         self._current = np.zeros(config.state_encoding_dim, np.float32)
 
     def _start(self, options: dict[str, Any]) -> str:
-        seed = int(self.np_random.integers(2**31))
-        seen, _ = self._world.reset(seed=seed)
-        self._package_seed = seed
+        self._package_seed = int(self.np_random.integers(2**31))
+        seen, _ = self._world.reset(seed=self._package_seed)
         self._solver: _Bot | _Search | None = None
-        self._look(seen)
         self._current[_EXACT:] = self._mission_code(self._world.mission)
-        return self._describe()
+        return self._look(seen)
 
     def _apply(self, command: str) -> Outcome | None:
         # Invalid indices are steps that did not come here.
@@ -213,12 +199,12 @@ class MiniGridEnvironment(EchoRLEnvironment):
             self._world.step_count += 1
             return None
         seen, reward, ended, _, _ = self._world.step(action)
-        self._look(seen)
-        if self._solver is not None and not ended:
+        text = self._look(seen)
+        if isinstance(self._solver, _Bot) and not ended:
             self._solver.did(action)
         details = {"package_seed": self._package_seed}
         score = float(ended and reward > 0)
-        return Outcome(self._describe(), float(reward), bool(ended), score, details)
+        return Outcome(text, float(reward), bool(ended), score, details)
 
     def _commands(self) -> tuple[str, ...]:
         return COMMANDS
@@ -236,63 +222,59 @@ class MiniGridEnvironment(EchoRLEnvironment):
         action = self._solver.next()
         return None if action is None else COMMANDS[action]
 
-    def _look(self, seen: dict[str, Any]) -> None:
+    def _look(self, seen: dict[str, Any]) -> str:
         image = seen["image"]
         self._image = image
         view = self._current
         view[: _EXACT - 4] = _TABLE[image[..., 0], image[..., 1], image[..., 2]].reshape(-1)
         view[_EXACT - 4 : _EXACT] = 0
         view[_EXACT - 4 + int(seen["direction"])] = 1
+        return self._describe()
 
     def _describe(self) -> str:
         image, middle, near = self._image.tolist(), _VIEW // 2, _VIEW - 1
         world = self._world
         held = world.carrying
-        things, walls = [], {}
+        things = []
         for depth in range(_VIEW):  # from near to far
             for column in range(_VIEW):
-                kind, color, state = image[column][near - depth]
-                if kind <= 2 or (not depth and column == middle):
-                    continue
-                where = _where(depth, column - middle)
-                things.append(f"- {_name(kind, color, state)}: {where}")
+                cell = image[column][near - depth]
+                if cell[0] > 2 and (depth or column != middle):
+                    where = [f"{depth} ahead"] * bool(depth)
+                    side = "left" if column < middle else "right"
+                    where += [f"{abs(column - middle)} to the {side}"] * (column != middle)
+                    things.append(f"- {_name(*cell)}: {', '.join(where)}")
+        steps = []
         for way, line in (
-            ("ahead", [image[middle][near - i] for i in range(1, _VIEW)]),
+            ("ahead", image[middle][near - 1 :: -1]),
             ("to the left", [image[middle - i][near] for i in range(1, middle + 1)]),
             ("to the right", [image[middle + i][near] for i in range(1, middle + 1)]),
         ):
             free = next((i for i, cell in enumerate(line) if not _passable(cell)), len(line))
-            walls[way] = f"{free}{'' if free < len(line) else ' or more'} {way}"
-        front = image[middle][near - 1]
+            steps.append(f"{free}{'' if free < len(line) else ' or more'} {way}")
         carried = f"a {held.color} {held.type}" if held is not None else "nothing"
         return "\n".join(
             [
                 f"Mission: {world.mission}.",
                 f"You face {_FACING[world.agent_dir]} and carry {carried}.",
-                f"In front of you: {_name(*front)}.",
-                f"Free steps: {', '.join(walls.values())}.",
+                f"In front of you: {_name(*image[middle][near - 1])}.",
+                f"Free steps: {', '.join(steps)}.",
                 *(["You see:", *things] if things else ["You see nothing but floor and walls."]),
             ]
         )
 
 
+_NAMES = {
+    "wall": "a wall", "unseen": "unseen", "empty": "nothing", "lava": "lava", "goal": "the goal",
+}  # fmt: skip
+
+
 def _name(kind: int, color: int, state: int) -> str:
     name = _OBJECTS[kind]
-    if name in ("wall", "unseen", "empty", "lava"):
-        return {"wall": "a wall", "unseen": "unseen", "empty": "nothing", "lava": "lava"}[name]
     if name == "door":
         word = _STATES[state]
         return f"{'an' if word == 'open' else 'a'} {word} {_COLORS[color]} door"
-    if name == "goal":
-        return "the goal"
-    return f"a {_COLORS[color]} {name}"
-
-
-def _where(depth: int, side: int) -> str:
-    parts = [f"{depth} ahead"] if depth else []
-    if side:
-        parts.append(f"{abs(side)} to the {'left' if side < 0 else 'right'}")
-    return ", ".join(parts)
+    return _NAMES.get(name, f"a {_COLORS[color]} {name}")
 
 
 def _passable(cell: list[int]) -> bool:
@@ -349,8 +331,7 @@ class _Bot:
 class _State(NamedTuple):
     """What changes in a world: place, direction, carried thing, places of things, doors' states."""
 
-    x: int
-    y: int
+    at: tuple[int, int]
     way: int
     held: int
     things: tuple[tuple[int, int] | None, ...]
@@ -366,19 +347,13 @@ class _Search:
     def __init__(self, world: Any) -> None:
         self._world = world
         self._plan: dict[_State, int] = {}
-        grid = world.grid
-        cells = [
-            (x, y, cell)
-            for x in range(grid.width)
-            for y in range(grid.height)
-            if (cell := grid.get(x, y)) is not None
-        ]
-        self._objects = [cell for _, _, cell in cells if cell.can_pickup()]
+        cells = list(_cells_of(world))
+        self._objects = [cell for _, cell in cells if cell.can_pickup()]
         if world.carrying is not None:
             self._objects.append(world.carrying)
-        self._doors = {(x, y): cell for x, y, cell in cells if cell.type == "door"}
-        self._goals = {(x, y) for x, y, cell in cells if cell.type == "goal"}
-        self._solid = {(x, y) for x, y, cell in cells if cell.type in ("wall", "lava")}
+        self._doors = {place: cell for place, cell in cells if cell.type == "door"}
+        self._goals = {place for place, cell in cells if cell.type == "goal"}
+        self._solid = {place for place, cell in cells if cell.type in ("wall", "lava")}
         self._near = _place(world.target_pos) if hasattr(world, "move_type") else None
         if hasattr(world, "success_pos"):
             self._goals = {_place(world.success_pos)}
@@ -391,24 +366,18 @@ class _Search:
             self._plan = shortest(state, self._around) or shortest(state, self._around_dropping)
         return self._plan.get(state)
 
-    def did(self, action: int) -> None:
-        """Do nothing: the search reads the world's state."""
-
     def _now(self) -> _State:
         world = self._world
-        lying = {}
-        for x in range(world.grid.width):
-            for y in range(world.grid.height):
-                cell = world.grid.get(x, y)
-                if cell is not None and cell.can_pickup():
-                    lying[id(cell)] = (x, y)
+        lying = {id(cell): place for place, cell in _cells_of(world) if cell.can_pickup()}
         if not lying.keys() <= {id(one) for one in self._objects}:
             self.__init__(world)  # type: ignore[misc] # a box was opened, and held something
         things = tuple(lying.get(id(one)) for one in self._objects)
         held = next((i for i, one in enumerate(self._objects) if one is world.carrying), -1)
-        x, y = map(int, world.agent_pos)
         doors = tuple(door.encode()[2] for door in self._doors.values())
-        return _State(x, y, int(world.agent_dir), held, things, doors)
+        return _State(_place(world.agent_pos), int(world.agent_dir), held, things, doors)
+
+    def _around_dropping(self, state: _State) -> Iterator[tuple[int, _State, bool]]:
+        return self._around(state, dropping=True)
 
     def _around(
         self, state: _State, *, dropping: bool = False
@@ -417,72 +386,62 @@ class _Search:
             if action == _DROP and not dropping and self._near is None:
                 continue
             after = self._after(state, action)
-            if after is not None and not self._fails(state, action, after):
-                yield action, after, self._reached(state, action, after)
+            if after is None:
+                continue
+            if self._near is None:
+                yield action, after, after.at in self._goals
+            elif action == _DROP:
+                # Anywhere else than near its target, and with any other thing, the task is over.
+                x, y = after.things[state.held] or (-9, -9)
+                if max(abs(x - self._near[0]), abs(y - self._near[1])) <= 1:
+                    yield action, after, True
+            elif action != _PICK_UP or self._is_asked_for(self._objects[after.held]):
+                yield action, after, False
 
-    def _around_dropping(self, state: _State) -> Iterator[tuple[int, _State, bool]]:
-        return self._around(state, dropping=True)
+    def _is_asked_for(self, one: Any) -> bool:
+        return bool((one.type, one.color) == (self._world.move_type, self._world.moveColor))
 
     def _after(self, state: _State, action: int) -> _State | None:
         """Return the state after an action; None if it has no effect."""
         if action in (_LEFT, _RIGHT):
             return state._replace(way=(state.way + (1 if action == _RIGHT else -1)) % 4)
         step = _STEPS[state.way]
-        front = (state.x + step[0], state.y + step[1])
+        front = (state.at[0] + step[0], state.at[1] + step[1])
         lies = state.things.index(front) if front in state.things else -1
         door = tuple(self._doors).index(front) if front in self._doors else -1
+        held = state.held
         if action == _FORWARD:
             shut = door >= 0 and state.doors[door] != 0
             if front in self._solid or lies >= 0 or shut:
                 return None
-            return state._replace(x=front[0], y=front[1])
+            return state._replace(at=front)
         if action == _PICK_UP:
-            return self._lift(state, lies)
+            if lies < 0 or held >= 0 or hasattr(self._world, "success_pos"):
+                return None
+            return state._replace(held=lies, things=_with(state.things, lies, None))
         if action == _DROP:
-            return self._put(state, front, lies >= 0 or door >= 0)
-        return self._turn_handle(state, door)
-
-    def _lift(self, state: _State, lies: int) -> _State | None:
-        if lies < 0 or state.held >= 0 or hasattr(self._world, "success_pos"):
-            return None
-        things = (*state.things[:lies], None, *state.things[lies + 1 :])
-        return state._replace(held=lies, things=things)
-
-    def _put(self, state: _State, front: tuple[int, int], taken: bool) -> _State | None:
-        if state.held < 0 or taken or front in self._solid or front in self._goals:
-            return None
-        things = (*state.things[: state.held], front, *state.things[state.held + 1 :])
-        return state._replace(held=-1, things=things)
-
-    def _turn_handle(self, state: _State, door: int) -> _State | None:
+            if held < 0 or max(lies, door) >= 0 or front in self._solid | self._goals:
+                return None
+            return state._replace(held=-1, things=_with(state.things, held, front))
         if door < 0:
             return None
         if state.doors[door] == _STATES.index("locked"):
-            held = self._objects[state.held] if state.held >= 0 else None
-            color = list(self._doors.values())[door].color
-            if held is None or held.type != "key" or held.color != color:
+            key = self._objects[held] if held >= 0 else None
+            color = self._doors[front].color
+            if key is None or key.type != "key" or key.color != color:
                 return None
-        now = int(state.doors[door] == 0)
-        return state._replace(doors=(*state.doors[:door], now, *state.doors[door + 1 :]))
+        return state._replace(doors=_with(state.doors, door, int(state.doors[door] == 0)))
 
-    def _reached(self, before: _State, action: int, after: _State) -> bool:
-        if self._near is None:
-            return (after.x, after.y) in self._goals
-        return action == _DROP and self._is_near(after.things[before.held])
 
-    def _fails(self, before: _State, action: int, after: _State) -> bool:
-        """Return whether the package would end the episode without a reward."""
-        if self._near is None:
-            return False
-        if action == _PICK_UP:
-            one = self._objects[after.held]
-            return bool((one.type, one.color) != (self._world.move_type, self._world.moveColor))
-        return action == _DROP and not self._is_near(after.things[before.held])
+def _cells_of(world: Any) -> Iterator[tuple[tuple[int, int], Any]]:
+    width = world.grid.width
+    for i, cell in enumerate(world.grid.grid):
+        if cell is not None:
+            yield (i % width, i // width), cell
 
-    def _is_near(self, place: tuple[int, int] | None) -> bool:
-        if place is None or self._near is None:
-            return False
-        return max(abs(place[0] - self._near[0]), abs(place[1] - self._near[1])) <= 1
+
+def _with(values: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
+    return (*values[:place], value, *values[place + 1 :])
 
 
 def _place(pair: Any) -> tuple[int, int]:

@@ -1,31 +1,28 @@
 """Environments in processes of their own, so that one that hangs or dies harms nothing else.
 
-An :class:`EnvironmentProcess` has the interface of the environment that runs in it. One that takes
-too long for a step is killed, the episode ends with an :class:`EnvironmentProcessError`, and the
-next ``reset`` starts another process.
-
-Decisions:
-
-- Messages are lines of JSON over pipes, with vectors in base64: nothing of a worker is executed.
-- A worker is a fresh interpreter. It knows the environments of this package, and those that the
-  modules named in ``imports`` register.
-- Statistics and seeds are on this side, because a worker may be replaced. A replacement does not
-  repeat the episodes of its predecessor.
+Messages are lines of JSON over a socket, with vectors in base64: nothing of a worker is executed. A
+worker is a fresh interpreter. It knows the environments of this package, and those that the modules
+named in ``imports`` register. Statistics and seeds are on this side, because a worker may be
+replaced; a replacement does not repeat the episodes of its predecessor.
 """
 
 from __future__ import annotations
 
-import builtins
+import base64
 import contextlib
+import importlib
 import json
 import math
 import os
-import select
+import socket
 import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+import weakref
+from collections import deque
+from dataclasses import fields
+from typing import IO, TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -39,12 +36,12 @@ from echoic.agents.environments.base import (
     make_environment,
     plain_action,
 )
-from echoic.agents.environments.workers.environment import from_json
+from echoic.agents.environments.workers.loop import serve
 from echoic.errors import ArgumentError
 from echoic.workers import Process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -53,21 +50,19 @@ __all__ = ["EnvironmentProcess", "EnvironmentProcessError", "JsonProcess", "envi
 # Least seconds for starting a worker or an episode.
 _BEGINNING = 120.0
 _LONGEST_ANSWER = 64 << 20
-_KEPT_OF_STDERR = 4000
-_SHOWN_OF_STDERR = 1500
 _CHUNK = 1 << 16
+# What is kept of a worker's output, in reads of a page each, and shown in a message.
+_KEPT_READS, _PAGE, _SHOWN = 64, 4096, 1500
 # Errors that mean the same on both sides. Others become an EnvironmentProcessError.
 _KNOWN: dict[str, Any] = {
     **{name: getattr(errors, name) for name in errors.__all__},
     **{
-        name: getattr(builtins, name)
-        for name in (
-            "ImportError", "FileNotFoundError", "KeyError", "ModuleNotFoundError", "OSError",
-            "TypeError", "ValueError",
-        )
+        one.__name__: one
+        for one in (FileNotFoundError, ImportError, KeyError, ModuleNotFoundError, OSError)
     },
-    "ResetNeeded": gymnasium.error.ResetNeeded,
-}  # fmt: skip
+    **{one.__name__: one for one in (TypeError, ValueError, gymnasium.error.ResetNeeded)},
+}
+_ARRAY = "~array"
 
 
 class EnvironmentProcessError(errors.EchoicError, RuntimeError):
@@ -81,34 +76,33 @@ class JsonProcess(Process):
     """A worker process that answers requests in JSON, one at a time. Any thread may close it.
 
     Args:
-        command: The program and its arguments.
+        command: The program and its arguments, to which the number of a socket is added.
         name: Names the process in messages.
         environment: Variables beside those of this process.
-        hook: The ``object_hook`` of :func:`json.loads` for answers.
     """
 
     def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        name: str,
-        environment: Mapping[str, str] | None = None,
-        hook: Callable[[dict[str, Any]], Any] | None = None,
+        self, command: Sequence[str], *, name: str, environment: Mapping[str, str] | None = None
     ) -> None:
-        self._hook = hook
-        self._busy = threading.Lock()
-        self._read = bytearray()
-        self._printed = b""
-        try:
-            pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-            super().__init__(command, name=name, env=environment, **pipes)
-        except OSError as error:
-            raise EnvironmentProcessError(f"{name} can't be started: {error}") from error
-        process: Any = self.process
-        self._pipes: tuple[Any, ...] = (process.stdin, process.stdout, process.stderr)
-        self._in, self._out, self._err = (pipe.fileno() for pipe in self._pipes)
-        for descriptor in (self._in, self._out, self._err):
-            os.set_blocking(descriptor, False)
+        self._socket, theirs = socket.socketpair()
+        weakref.finalize(self, self._socket.close)
+        self._printed: deque[bytes] = deque(maxlen=_KEPT_READS)
+        with theirs:
+            try:
+                super().__init__(
+                    [*command, str(theirs.fileno())],
+                    name=name,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(theirs.fileno(),),
+                )
+            except OSError as error:
+                raise EnvironmentProcessError(f"{name} can't be started: {error}") from error
+        what = (self.process.stdout, self._printed)
+        self._reader = threading.Thread(target=_keep, args=what, name=name, daemon=True)
+        self._reader.start()
 
     def ask(self, do: str, timeout: float, **arguments: Any) -> Any:
         """Send a request and wait for the answer."""
@@ -117,18 +111,16 @@ class JsonProcess(Process):
 
     def send(self, do: str, timeout: float, **arguments: Any) -> None:
         """Send a request without waiting for the answer, which may take ``timeout`` seconds."""
-        line = json.dumps({"do": do, "with": arguments, "limit": timeout}).encode() + b"\n"
-        rest = memoryview(line)
-        deadline = time.monotonic() + timeout
-        with self._busy:
-            while rest:
-                self._wait(self._in, select.POLLOUT, deadline, timeout, do)
-                try:
-                    rest = rest[os.write(self._in, rest) :]
-                except BlockingIOError:
-                    continue
-                except OSError as error:
-                    raise self._lost(do) from error
+        request = {"do": do, "with": arguments, "limit": timeout}
+        try:
+            line = json.dumps(request).encode() + b"\n"
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ArgumentError(f"a worker can't be given what is no JSON: {error}") from error
+        try:
+            self._socket.settimeout(timeout)
+            self._socket.sendall(line)
+        except OSError as error:
+            raise self._lost(do, timeout, error) from error
 
     def receive(self, timeout: float) -> Any:
         """Wait up to ``timeout`` seconds for the answer.
@@ -137,30 +129,17 @@ class JsonProcess(Process):
             EnvironmentProcessError: If none came in time or the process died; it is killed then.
                 Or if the request failed with an error that is not known here.
         """
-        deadline = time.monotonic() + timeout
-        with self._busy:
-            while (end := self._read.find(b"\n")) < 0:
-                self._wait(self._out, select.POLLIN, deadline, timeout, "an answer")
-                came = self._read_from(self._out)
-                if came is None:
-                    continue
-                if not came:
-                    raise self._lost("an answer")
-                self._read += came
-                if len(self._read) > _LONGEST_ANSWER:
-                    self.kill()
-                    raise EnvironmentProcessError(
-                        f"{self.name} was killed: its answer is longer than {_LONGEST_ANSWER} bytes"
-                    )
-            line = bytes(self._read[:end])
-            del self._read[: end + 1]
+        deadline, line = time.monotonic() + timeout, bytearray()
         try:
-            answer = json.loads(line, object_hook=self._hook)
-        except ValueError as error:
-            self.close()
-            raise EnvironmentProcessError(
-                f"{self.name} was killed: its answer is no JSON: {line[:80]!r}"
-            ) from error
+            while not line.endswith(b"\n"):
+                self._socket.settimeout(max(deadline - time.monotonic(), 1e-3))
+                came = self._socket.recv(_CHUNK)
+                line += came
+                if not came or len(line) > _LONGEST_ANSWER:
+                    raise ConnectionError("the end, or too long an answer")
+            answer = json.loads(line, object_hook=from_json)
+        except (OSError, TypeError, ValueError) as error:
+            raise self._lost("an answer", timeout, error) from error
         if "is" in answer:
             return answer["is"]
         kind, text, trace = (answer["error"][name] for name in ("kind", "text", "trace"))
@@ -171,60 +150,32 @@ class JsonProcess(Process):
     def close(self) -> None:
         """Kill the process, and what it started. Safe to call at any time, and more than once."""
         self.kill()
-        with self._busy:
-            for pipe in self._pipes:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
-    def _wait(self, descriptor: int, event: int, deadline: float, limit: float, what: str) -> None:
-        """Wait for a pipe, and keep the end of what the worker prints meanwhile."""
+    def _lost(self, what: str, limit: float, error: Exception) -> EnvironmentProcessError:
+        """Kill the process, and say why, with the end of what it printed."""
         if self.killed:
-            raise EnvironmentProcessError(f"{self.name} is closed")
-        poll = select.poll()
-        poll.register(descriptor, event)
-        poll.register(self._err, select.POLLIN)
-        while True:
-            left = deadline - time.monotonic()
-            ready = dict(poll.poll(max(0.0, left) * 1000))
-            if self._err in ready and self._keep_printed() == b"":
-                poll.unregister(self._err)
-            if descriptor in ready:
-                return
-            if not ready and left <= 0:
-                self.kill()
-                raise EnvironmentProcessError(
-                    f"{self.name} was killed: {what} took longer than {limit:g} s{self._shown()}"
-                )
-
-    def _read_from(self, descriptor: int) -> bytes | None:
-        """Read what is there; None if there is nothing yet, empty at the end."""
-        try:
-            return os.read(descriptor, _CHUNK)
-        except BlockingIOError:
-            return None
-        except OSError:
-            return b""
-
-    def _keep_printed(self) -> bytes | None:
-        came = self._read_from(self._err)
-        self._printed = (self._printed + (came or b""))[-_KEPT_OF_STDERR:]
-        return came
-
-    def _shown(self) -> str:
-        text = self._printed.decode(errors="replace").strip()[-_SHOWN_OF_STDERR:]
-        return f"; it had printed:\n{text}" if text else ""
-
-    def _lost(self, what: str) -> EnvironmentProcessError:
-        """Say how the process ended."""
-        closed = self.killed
-        how = self.ending() if self.wait(1) else "closed its output"
-        self.kill()
-        if closed:
             return EnvironmentProcessError(f"{self.name} is closed")
-        for _ in range(16):  # a process that it left behind may print without end
-            if not self._keep_printed():
-                break
-        return EnvironmentProcessError(f"{self.name} {how} before {what}{self._shown()}")
+        if isinstance(error, TimeoutError):
+            how = f"was killed: {what} took longer than {limit:g} s"
+        elif self.wait(1):
+            how = f"{self.ending()} before {what}"
+        else:
+            how = f"was killed: {what} broke off ({error})"
+        self.close()
+        # A process that it left behind may hold the pipe.
+        self._reader.join(1)
+        text = b"".join(self._printed).decode(errors="replace").strip()[-_SHOWN:]
+        return EnvironmentProcessError(
+            f"{self.name} {how}" + (f"; it had printed:\n{text}" if text else "")
+        )
+
+
+def _keep(pipe: IO[bytes], printed: deque[bytes]) -> None:
+    """Read what a worker prints, so that it never waits for that."""
+    with pipe:
+        printed.extend(iter(lambda: pipe.read(_PAGE), b""))
 
 
 class EnvironmentProcess(EchoRLEnvironment):
@@ -262,17 +213,12 @@ class EnvironmentProcess(EchoRLEnvironment):
             )
         self.name = name
         self.timeout, self.reset_timeout = timeout, reset_timeout
+        #: Number of workers that had to be replaced.
+        self.replacements = 0
         self._make = {"name": name, "settings": dict(settings or {}), "imports": list(imports)}
-        self._worker: JsonProcess | None = None
-        self._replaced = 0
         self._last_vector = np.zeros(0, np.float32)
-        # Whether a new worker needs a seed of its own.
-        self._fresh = False
-        try:
-            hello = self._spawn()
-        except BaseException:
-            self._drop()
-            raise
+        self._state: EnvironmentState | None = None
+        hello = self._spawn()
         super().__init__(EnvironmentConfig(**hello["config"]))
         vector = spaces.Box(hello["low"], hello["high"], dtype=np.float32)
         text = self.observation_space["text"]
@@ -282,33 +228,26 @@ class EnvironmentProcess(EchoRLEnvironment):
     @property
     def worker_pid(self) -> int | None:
         """The worker's process; None between a worker's death and the next ``reset``."""
-        return None if self._worker is None else self._worker.pid
-
-    @property
-    def replacements(self) -> int:
-        """Number of workers that had to be replaced."""
-        return self._replaced
+        return self._worker.pid if self._worker.alive else None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Begin an episode, in a new worker if the last one is gone."""
         self._check_open()
-        if self._worker is None or not self._worker.alive:
-            self._drop()
-            self._replaced += 1
+        if not self._worker.alive:
+            self._state = None
+            self.replacements += 1
             self._spawn()
-            self._fresh = True
-        if seed is None and self._fresh:
-            start = self.config.seed
-            entropy = None if start is None else [self._replaced, start]
-            seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+            if seed is None:
+                start = self.config.seed
+                entropy = None if start is None else [self.replacements, start]
+                seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
         if seed is None and not self._seeded:
             seed = self.config.seed
-        self._seeded, self._fresh = True, False
+        self._seeded = True
         gymnasium.Env.reset(self, seed=seed)
         answer = self._ask("reset", self.reset_timeout, seed=seed, options=dict(options or {}))
-        self.instructions = answer["instructions"]
         return self._take(answer, EnvironmentState("", 0.0, False, {}, -1, 0.0))
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
@@ -322,8 +261,7 @@ class EnvironmentProcess(EchoRLEnvironment):
     def close(self) -> None:
         """End the worker; the environment can't be used afterwards."""
         super().close()
-        if self._worker is not None:
-            self._worker.close()
+        self._worker.close()
 
     def _expert(self) -> str | None:
         command: str | None = self._ask("expert", self.timeout)
@@ -351,42 +289,27 @@ class EnvironmentProcess(EchoRLEnvironment):
     def _spawn(self) -> dict[str, Any]:
         where = os.pathsep.join(one for one in sys.path if one)
         self._worker = JsonProcess(
-            [sys.executable, "-m", "echoic.agents.environments.workers.environment"],
+            [sys.executable, "-c", f"import {__name__} as own; own.main()"],
             name=f"the worker of environment {self.name}",
             environment={"PYTHONPATH": where},
-            hook=from_json,
         )
-        hello: dict[str, Any] = self._ask("make", self.reset_timeout, **self._make)
+        try:
+            hello: dict[str, Any] = self._ask("make", self.reset_timeout, **self._make)
+        except BaseException:
+            self._worker.close()
+            raise
         return hello
 
     def _ask(self, do: str, seconds: float, **arguments: Any) -> Any:
-        """Send a request, and end the worker if it is late or the wait is interrupted."""
-        worker = self._worker
-        if worker is None:
-            raise EnvironmentProcessError("the worker is gone, and reset starts another")
+        """Ask the worker; if it is gone then, or the wait was interrupted, the episode is over."""
         try:
-            worker.send(do, seconds, **arguments)
-        except (TypeError, ValueError, RecursionError) as error:
-            # Nothing was sent.
-            raise ArgumentError(f"a worker can't be given what is no JSON: {error}") from error
-        except BaseException:
-            self._drop()
-            raise
-        try:
-            return worker.receive(seconds)
+            return self._worker.ask(do, seconds, **arguments)
         except BaseException as error:
             # An error of the environment itself leaves the worker as it was.
-            late = isinstance(error, EnvironmentProcessError) and not worker.alive
-            if late or not isinstance(error, Exception):
-                self._drop()
+            if self._worker.killed or not isinstance(error, Exception):
+                self._worker.close()
+                self._state = None
             raise
-
-    def _drop(self) -> None:
-        """End the worker and its episode."""
-        if self._worker is not None:
-            self._worker.close()
-            self._worker = None
-        self._state = None
 
 
 def environment_of(
@@ -409,3 +332,65 @@ def environment_of(
     return EnvironmentProcess(
         name, settings, timeout=timeout, reset_timeout=max(timeout, _BEGINNING), imports=imports
     )
+
+
+# What runs in a worker.
+
+
+class _Worker:
+    def make(self, name: str, settings: dict[str, Any], imports: list[str]) -> dict[str, Any]:
+        for module in imports:
+            importlib.import_module(module)
+        self._environment = made = make_environment(name, **settings)
+        is_discrete = isinstance(made.action_space, spaces.Discrete)
+        vector = made.observation_space["vector"]
+        return {
+            "config": {
+                **{one.name: getattr(made.config, one.name) for one in fields(EnvironmentConfig)},
+                # An environment may have other sizes than its settings.
+                "state_encoding_dim": int(made.get_state_dim()),
+                "action_space_size": int(made.get_action_space_size()),
+                "action_format": "discrete" if is_discrete else "text",
+            },
+            "low": vector.low,
+            "high": vector.high,
+            "instructions": made.instructions,
+        }
+
+    def reset(self, seed: int | None, options: dict[str, Any]) -> dict[str, Any]:
+        observation, info = self._environment.reset(seed=seed, options=options)
+        ended = {"reward": 0.0, "ended": False, "cut": False}
+        return {**observation, "info": info, **ended}
+
+    def step(self, action: Any) -> dict[str, Any]:
+        observation, reward, ended, cut, info = self._environment.step(action)
+        ends = {"reward": float(reward), "ended": bool(ended), "cut": bool(cut)}
+        return {**observation, "info": info, **ends}
+
+    def expert(self) -> str | None:
+        command: str | None = self._environment.expert()
+        return command
+
+
+def as_json(value: Any) -> Any:
+    """Convert arrays (their bytes in base64) and numpy's numbers to JSON."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        own = np.ascontiguousarray(value, value.dtype.newbyteorder("="))
+        return {_ARRAY: [own.dtype.str, own.shape, base64.b64encode(own.tobytes()).decode()]}
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"an environment returned a {type(value).__name__}, which is no JSON")
+
+
+def from_json(value: dict[str, Any]) -> Any:
+    """Convert the result of :func:`as_json` back."""
+    if len(value) != 1 or _ARRAY not in value:
+        return value
+    dtype, shape, text = value[_ARRAY]
+    return np.frombuffer(bytearray(base64.b64decode(text)), np.dtype(dtype)).reshape(shape)
+
+
+def main() -> None:
+    """Serve one environment."""
+    worker = _Worker()
+    serve({name: getattr(worker, name) for name in ("make", "reset", "step", "expert")}, as_json)

@@ -1,16 +1,9 @@
 """Puzzles with one right answer: ARC grids, the game of 24, and reasoning-gym's data sets.
 
-Decisions:
-
-- ARC: the observation holds demonstrations and test inputs only. An answer is a whole grid and must
-  match exactly. Each test input has two attempts, as in the ARC Prize; the score is the share of
-  test inputs that were solved. Text without a grid is a wasted step, not an attempt.
-- Game of 24: numbers are exact fractions, and answers are parsed, never evaluated by Python. An
-  expression of all four numbers is an answer; two of the numbers, combined, are a step. The two
-  can be mixed. Every game has a solution within the rules of the settings.
-- reasoning-gym: the package's score is the reward. Some of its scorers *evaluate* an answer as
-  Python, by ``eval`` or by sympy's parser. They only get arithmetic or a literal; any other answer
-  is wrong. Data sets whose answers are formulas are refused.
+No answer is evaluated by Python. Expressions of the game of 24 are parsed, with exact fractions.
+Some scorers of reasoning-gym *evaluate* an answer, by ``eval`` or by sympy's parser: they only get
+arithmetic or a literal, any other answer is wrong, and data sets whose answers are formulas are
+refused.
 """
 
 from __future__ import annotations
@@ -32,13 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from echoic.agents import _checks
-from echoic.agents.environments.base import (
-    EchoRLEnvironment,
-    EnvironmentConfig,
-    Outcome,
-    TextEncoder,
-    package,
-)
+from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome, package
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -63,8 +50,6 @@ _LARGEST = 30
 # Both match in time that is linear in the text.
 _LIST = re.compile(r"\[[\d\s,\[\]]*")
 _ROW = re.compile(r"[\d\s,|]+")
-# Fewest numbers of the vector for the hash of the demonstrations.
-_HASHED = 64
 
 
 @dataclass
@@ -78,10 +63,8 @@ class ARCConfig(EnvironmentConfig):
             part of ARC-AGI-1 whose outputs all have the size of their inputs.
         split: ``"train"`` or ``"evaluation"``, the public sets.
         attempts: Attempts for each test input.
-        action_space_size: The 15 commands of the editor; see :class:`ARCEnvironment`.
     """
 
-    action_space_size: int = 15
     grid_size: int = 10
     max_colors: int = 10
     task_type: str = "pattern_completion"
@@ -110,24 +93,13 @@ def _load(data: str) -> tuple[Any, Any]:
     return train, evaluation
 
 
-def _tasks(config: ARCConfig) -> tuple[Any, ...]:
-    """Select the tasks that the settings admit, in the package's order."""
-    sets = _load("arcagi2" if config.task_type == "arc2" else "arcagi")
-    admitted = []
-    for task in sets[config.split == "evaluation"]:
-        pairs = [*task.train, *task.test]
-        side = max(max(grid.shape) for pair in pairs for grid in pair)
-        colors = {int(one) for pair in pairs for grid in pair for one in np.unique(grid)}
-        same = all(given.shape == wanted.shape for given, wanted in pairs)
-        fits = side <= config.grid_size and len(colors) <= config.max_colors
-        if fits and (same or config.task_type != "pattern_completion"):
-            admitted.append(task)
-    if not admitted:
-        raise ArgumentError(
-            f"no task of {config.task_type} ({config.split}) has grids of at most "
-            f"{config.grid_size} cells a side and at most {config.max_colors} colours"
-        )
-    return tuple(admitted)
+def _admits(config: ARCConfig, task: Any) -> bool:
+    pairs = [*task.train, *task.test]
+    grids = [grid for pair in pairs for grid in pair]
+    colors = set().union(*(np.unique(grid).tolist() for grid in grids))
+    fits = max(max(grid.shape) for grid in grids) <= config.grid_size
+    same = config.task_type != "pattern_completion" or all(a.shape == b.shape for a, b in pairs)
+    return fits and same and len(colors) <= config.max_colors
 
 
 def parse_grid(text: str) -> NDArray[np.int64] | None:
@@ -177,18 +149,11 @@ def _grid_text(grid: Any) -> str:
 class ARCEnvironment(EchoRLEnvironment):
     """Tasks of ARC, chosen by the seed or by ``options={"task": id}`` of ``reset``.
 
-    An answer as text is a grid: lines of digits, or lists of a list. The last grid of a text
-    counts, so a model can reason before it.
-
-    Discrete policies use an editor, whose commands are valid as text too. It writes a draft in
-    reading order: ``paint 0`` … ``paint 9`` (as many as ``max_colors``) write a cell, ``keep``
-    copies the input's cell, ``new row`` begins a row, ``undo`` removes the last cell or row,
-    ``copy input`` replaces the draft by the input, and ``submit`` answers with the draft. All are
-    always listed; one that is impossible for the current draft changes nothing.
-
-    The vector holds the test input and the draft, a number per cell, and a hash of the
-    demonstrations, where that fits: with ``grid_size=10``, 100, 100 and 312 numbers. Otherwise it
-    is a hash of the text. It is too small to solve ARC from.
+    An answer is a grid: lines of digits, or lists of a list. The last grid of a text counts, so a
+    model can reason before it; text without a grid is a wasted step, not an attempt. An answer must
+    match exactly. Each test input has two attempts, as in the ARC Prize; the score is the share of
+    test inputs that were solved. No output that is asked for is ever shown. There are no listed
+    commands, so discrete policies can't play.
 
     ``info`` has the ``task``'s id, the ``test`` input's index and the ``attempts`` that are left.
     """
@@ -205,112 +170,59 @@ class ARCEnvironment(EchoRLEnvironment):
         super().__init__(config)
         if config.attempts != ARCConfig.attempts:
             self.instructions = self.instructions.replace("two", str(config.attempts))
-        self._tasks = _tasks(config)
-        paints = [f"paint {color}" for color in range(config.max_colors)]
-        self._editor = (*paints, "keep", "new row", "undo", "copy input", "submit")
-        rest = config.state_encoding_dim - 2 * config.grid_size**2
-        self._hash = TextEncoder(rest) if rest >= _HASHED else None
+        sets = _load("arcagi2" if config.task_type == "arc2" else "arcagi")
+        tasks = sets[config.split == "evaluation"]
+        self._tasks = {task.id: task for task in tasks if _admits(config, task)}
+        if not self._tasks:
+            raise ArgumentError(
+                f"no task of {config.task_type} ({config.split}) has grids of at most "
+                f"{config.grid_size} cells a side and at most {config.max_colors} colours"
+            )
 
     @property
     def task_ids(self) -> tuple[str, ...]:
         """Ids of all tasks that the settings admit."""
-        return tuple(task.id for task in self._tasks)
+        return tuple(self._tasks)
 
     def _start(self, options: dict[str, Any]) -> str:
-        chosen = options.get("task")
-        if chosen is None:
-            self._task = self._tasks[int(self.np_random.integers(len(self._tasks)))]
-        elif chosen in self.task_ids:
-            self._task = self._tasks[self.task_ids.index(chosen)]
-        else:
+        drawn = self.task_ids[int(self.np_random.integers(len(self._tasks)))]
+        chosen = options.get("task", drawn)
+        if chosen not in self._tasks:
             raise ArgumentError(f"the settings admit no task {chosen!r}")
-        self._demonstrations = "\n".join(
-            f"Demonstration {i}, input:\n{_grid_text(given)}\nOutput:\n{_grid_text(made)}"
-            for i, (given, made) in enumerate(self._task.train, 1)
-        )
-        self._shown = None if self._hash is None else self._hash(self._demonstrations)
+        self._task = self._tasks[chosen]
         self._test = self._wrong = self._solved = 0
-        self._draft: list[list[int]] = [[]]
-        return self._seen()
+        return self._shown()
 
     def _apply(self, command: str) -> Outcome | None:
-        said = command.lower()
-        if said in self._editor[:-1]:
-            return self._outcome(self._seen()) if self._edit(said) else None
-        if said == "submit":
-            answer = _checked_grid(self._draft if self._draft[-1] else self._draft[:-1])
-        else:
-            answer = parse_grid(command)
-        return None if answer is None else self._judge(answer)
-
-    def _judge(self, answer: NDArray[np.int64]) -> Outcome:
+        answer = parse_grid(command)
+        if answer is None:
+            return None
         tests = self._task.test
-        self._draft = [[]]
         right = np.array_equal(answer, tests[self._test][1])
         self._solved += right
         self._wrong += not right
         if right or self._wrong >= self.config.attempts:
             self._test += 1
             self._wrong = 0
-        text = f"That was {'right' if right else 'not right'}."
-        if self._test < len(tests):
-            text += f"\n{self._seen()}"
-        return self._outcome(text, right / len(tests))
-
-    def _outcome(self, text: str, reward: float = 0.0) -> Outcome:
-        count, left = len(self._task.test), self.config.attempts - self._wrong
+        text, ended = f"That was {'right' if right else 'not right'}.", self._test >= len(tests)
+        if not ended:
+            text += f"\n{self._shown()}"
+        left = self.config.attempts - self._wrong
         details = {"task": self._task.id, "test": self._test, "attempts": left}
-        return Outcome(text, reward, self._test >= count, self._solved / count, details)
-
-    def _edit(self, said: str) -> bool:
-        """Change the draft; return whether that was possible."""
-        draft, given = self._draft, self._task.test[self._test][0]
-        if said == "copy input":
-            self._draft = given.tolist()
-        elif said == "undo":
-            if not draft[-1] and len(draft) == 1:
-                return False
-            (draft[-1] or draft).pop()
-        elif said == "new row":
-            if not draft[-1] or len(draft) >= _LARGEST:
-                return False
-            draft.append([])
-        else:
-            row, column = len(draft) - 1, len(draft[-1])
-            inside = row < given.shape[0] and column < given.shape[1]
-            if column >= _LARGEST or (said == "keep" and not inside):
-                return False
-            color = given[row, column] if said == "keep" else said.removeprefix("paint ")
-            draft[-1].append(int(color))
-        return True
-
-    def _commands(self) -> tuple[str, ...]:
-        return self._editor
-
-    def _vector(self, text: str) -> NDArray[np.float32]:
-        if self._shown is None:
-            return super()._vector(text)
-        tests = self._task.test
-        given = tests[min(self._test, len(tests) - 1)][0].tolist()
-        return np.concatenate([self._cells(given), self._cells(self._draft), self._shown])
-
-    def _cells(self, rows: list[list[int]]) -> NDArray[np.float32]:
-        """Encode a grid: 0 for a missing cell, and a tenth per colour from 0.1 on."""
-        side = self.config.grid_size
-        cells = np.zeros((side, side), np.float32)
-        for i, row in enumerate(rows[:side]):
-            part = row[:side]
-            cells[i, : len(part)] = (np.array(part, np.float32) + 1) / 10
-        return cells.reshape(-1)
+        return Outcome(text, right / len(tests), ended, self._solved / len(tests), details)
 
     def _expert(self) -> str | None:
         return _grid_text(self._task.test[self._test][1])
 
-    def _seen(self) -> str:
-        given, count = self._task.test[self._test][0], len(self._task.test)
+    def _shown(self) -> str:
+        parts = [
+            f"Demonstration {i}, input:\n{_grid_text(given)}\nOutput:\n{_grid_text(made)}"
+            for i, (given, made) in enumerate(self._task.train, 1)
+        ]
+        count = len(self._task.test)
         number = f" {self._test + 1} of {count}" if count > 1 else ""
-        draft = f"\nYour draft:\n{_grid_text(self._draft)}" if self._draft[0] else ""
-        return f"{self._demonstrations}\nTest input{number}:\n{_grid_text(given)}{draft}"
+        parts.append(f"Test input{number}:\n{_grid_text(self._task.test[self._test][0])}")
+        return "\n".join(parts)
 
 
 _TARGET = Fraction(24)
@@ -321,12 +233,14 @@ _LONGEST_STEP = 200
 _NOT_ARITHMETIC = re.compile(r"[^-0-9+*/() ]|[0-9]{10}")
 # Signs that models write for the same operations.
 _SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-"})  # noqa: RUF001
-_OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+_OPERATORS: dict[str, Callable[[Fraction, Fraction], Fraction | None]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": lambda left, right: left / right if right else None,
+}
 _NODES: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _UNREADABLE = (SyntaxError, ValueError, MemoryError, RecursionError)
-# Numbers of the vector per number that is left: a place for each whole number up to 27, and four.
-_PLACES = 28
-_PER_NUMBER = _PLACES + 4
 
 
 @dataclass
@@ -339,7 +253,6 @@ class Game24Config(EnvironmentConfig):
         max_expression_length: Longest text of an answer, in characters.
         attempts: Wrong answers that end the episode.
         action_space_size: Most steps that are listed; see :class:`Game24Environment`.
-        state_encoding_dim: At least 128 numbers, which encode the numbers that are left.
     """
 
     allow_fractions: bool = True
@@ -349,7 +262,6 @@ class Game24Config(EnvironmentConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         _checks.whole(self, "max_expression_length", "attempts")
-        _checks.whole(self, "state_encoding_dim", least=4 * _PER_NUMBER)
 
 
 class Expression(NamedTuple):
@@ -388,13 +300,9 @@ def _evaluate(node: ast.expr) -> Expression:
     left, right = _evaluate(node.left), _evaluate(node.right)
     value = None
     if left.value is not None and right.value is not None:
-        value = _operate(left.value, _NODES[type(node.op)], right.value)
+        value = _OPERATORS[_NODES[type(node.op)]](left.value, right.value)
     whole = left.whole and right.whole and value is not None and value.denominator == 1
     return Expression(value, left.numbers + right.numbers, whole)
-
-
-def _operate(left: Fraction, sign: str, right: Fraction) -> Fraction | None:
-    return None if sign == "/" and not right else _OPERATORS[sign](left, right)
 
 
 class _Step(NamedTuple):
@@ -409,12 +317,16 @@ def _step(
     numbers: tuple[Fraction, ...], i: int, sign: str, j: int, fractions: bool
 ) -> _Step | None:
     """Combine the numbers at two places; None if the rules don't allow it."""
-    value = _operate(numbers[i], sign, numbers[j])
+    value = _OPERATORS[sign](numbers[i], numbers[j])
     if value is None or (not fractions and value.denominator != 1):
         return None
     rest = [one for k, one in enumerate(numbers) if k not in (i, j)]
     said = f"{_number_text(numbers[i])} {sign} {_number_text(numbers[j])}"
     return _Step(said, value, tuple(sorted([*rest, value], reverse=True)))
+
+
+def _number_text(number: Fraction) -> str:
+    return str(number) if number.denominator == 1 and number >= 0 else f"({number})"
 
 
 @lru_cache(maxsize=50_000)
@@ -426,19 +338,13 @@ def _steps(numbers: tuple[Fraction, ...], fractions: bool) -> tuple[_Step, ...]:
     """
     found: dict[str, tuple[int, _Step]] = {}
     for i, j in itertools.combinations(range(len(numbers)), 2):
-        for rank, (first, sign, second) in enumerate(
+        for kind, (one, sign, other) in enumerate(
             ((i, "+", j), (i, "-", j), (i, "*", j), (i, "/", j), (j, "/", i))
         ):
-            step = _step(numbers, first, sign, second, fractions)
-            if step is not None:
-                found.setdefault(
-                    step.said, (4 if step.value.denominator != 1 else min(rank, 3), step)
-                )
-    return tuple(step for _, step in sorted(found.values(), key=lambda one: one[0]))
-
-
-def _number_text(number: Fraction) -> str:
-    return str(number) if number.denominator == 1 and number >= 0 else f"({number})"
+            if step := _step(numbers, one, sign, other, fractions):
+                rank = min(kind, 3) if step.value.denominator == 1 else 4
+                found.setdefault(step.said, (rank, step))
+    return tuple(step for _, step in sorted(found.values(), key=operator.itemgetter(0)))
 
 
 def _parse_step(numbers: tuple[Fraction, ...], said: str, fractions: bool) -> _Step | None:
@@ -457,15 +363,15 @@ def _parse_step(numbers: tuple[Fraction, ...], said: str, fractions: bool) -> _S
 
 
 @lru_cache(maxsize=50_000)
-def _way(numbers: tuple[Fraction, ...], fractions: bool, listed: int) -> tuple[_Step, ...] | None:
-    """Search steps to 24 among the first ``listed`` of each state; None if none lead there."""
+def _way(numbers: tuple[Fraction, ...], fractions: bool, listed: int) -> str | None:
+    """Return the first of some steps to 24, all among the first ``listed`` of their states.
+
+    An empty text if 24 is there; None if no steps lead to it.
+    """
     if len(numbers) == 1:
-        return () if numbers[0] == _TARGET else None
-    for step in _steps(numbers, fractions)[:listed]:
-        rest = _way(step.left, fractions, listed)
-        if rest is not None:
-            return (step, *rest)
-    return None
+        return "" if numbers[0] == _TARGET else None
+    steps = _steps(numbers, fractions)[:listed]
+    return next((s.said for s in steps if _way(s.left, fractions, listed) is not None), None)
 
 
 _ALL = 1000
@@ -474,11 +380,11 @@ _ALL = 1000
 class Game24Environment(EchoRLEnvironment):
     """The game of 24, with numbers from 1 to 13; ``options={"numbers": [...]}`` chooses them.
 
-    The listed commands are the possible steps: sums, differences, products, whole quotients, and
-    then other quotients. There are at most 30; ``action_space_size`` cuts the list, so the last
-    ones, mostly fractions, can only be given as text. The cut does not look at solutions: some
-    games can't be won by listed steps alone. A wrong answer ends the episode after ``attempts`` of
-    them, and so does a third step that leaves another number than 24.
+    The listed commands combine two numbers: sums, differences, products, whole quotients, and then
+    other quotients. There are at most 30; ``action_space_size`` cuts the list without a look at
+    solutions, so some games can't be won by listed steps alone. An expression of all numbers is an
+    answer, also after a step. A wrong answer ends the episode after ``attempts`` of them, and so
+    does a third step that leaves another number than 24. Every game has a solution.
     """
 
     config: Game24Config
@@ -535,21 +441,11 @@ class Game24Environment(EchoRLEnvironment):
     def _commands(self) -> tuple[str, ...]:
         return tuple(step.said for step in _steps(self._left, self.config.allow_fractions))
 
-    def _vector(self, text: str) -> NDArray[np.float32]:
-        vector = np.zeros(self.config.state_encoding_dim, np.float32)
-        for i, number in enumerate(self._left):
-            own = vector[i * _PER_NUMBER : (i + 1) * _PER_NUMBER]
-            if number.denominator == 1 and 0 <= number < _PLACES:
-                own[int(number)] = 1
-            size = float(np.log1p(abs(float(number))) / 12)
-            own[_PLACES:] = (1, min(size, 1.0), number.denominator == 1, number < 0)
-        return vector
-
     def _expert(self) -> str | None:
         """Return the next step of a solution, of listed steps if they suffice."""
         for listed in (self.config.action_space_size, _ALL):
-            if way := _way(self._left, self.config.allow_fractions, listed):
-                return way[0].said
+            if step := _way(self._left, self.config.allow_fractions, listed):
+                return step
         return None
 
     def _draw(self) -> tuple[Fraction, ...]:
@@ -652,6 +548,9 @@ class ReasoningGymEnvironment(EchoRLEnvironment):
     def _make(self, seed: int) -> Any:
         name, settings = self.config.dataset, self.config.dataset_settings
         reasoning_gym = package("reasoning_gym", "reasoning-gym")
+        known = sorted(reasoning_gym.factory.DATASETS)
+        if name not in known:
+            raise ArgumentError(f"reasoning-gym has no {name!r}; it has {', '.join(known)}")
         try:
             return reasoning_gym.create_dataset(name, seed=seed, size=1, **settings)
         except (ValueError, TypeError, AssertionError) as error:

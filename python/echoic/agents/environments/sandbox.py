@@ -3,23 +3,18 @@
 - ``"limits"``: an interpreter without site packages, with an empty environment and a session of its
   own. It limits its time, memory, files and processes, and filters system calls that create what
   would outlive it (files, System V memory, user namespaces) before it runs the code. That stops
-  accidents, not attacks: the code acts as the user that runs it, and can read and delete that
-  user's files, use the network, and read the environment of the user's processes and end them.
+  accidents, not attacks: the code acts as the user that runs it.
 - ``"bubblewrap"``: the same within bubblewrap: no network, no other processes, and only Python's
   files, read-only. For code that a model wrote.
 
-Root is exempt from the limit of processes, so both kinds drop root first, for the unprivileged user
-of id 65534. If that user can't read the interpreter, code with limits keeps root's right to read
-all files and no other. A sandbox that can't be had is refused, never replaced.
+Root is exempt from the limit of processes, so both kinds become the unprivileged user of id 65534.
+If that user can't read the interpreter, code with limits keeps root's right to read all files and
+no other. A sandbox that can't be had is refused, never replaced.
 
-# Invariants
-
-1. Output comes over pipes, of which a bounded number of bytes is read; nothing is unpickled.
-2. When a call returns, the process and all that it started and created are gone.
-3. The same code prints the same: hashes have no random seed there.
-4. ``"refused"`` means that the code did not run: it is decided by what the process reports before.
-   ``"ok"``, ``"error"`` and ``"memory"`` are reported by the process that ran the code, so hostile
-   code can choose between them, as it can choose its output.
+Invariants: output comes over pipes, of which a bounded number of bytes is read. When a call
+returns, the process and all that it started and created are gone. ``"refused"`` means that the code
+did not run; ``"ok"``, ``"error"`` and ``"memory"`` are reported by the process that ran it, so
+hostile code can choose between them, as it can choose its output.
 """
 
 from __future__ import annotations
@@ -44,7 +39,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from echoic.errors import ArgumentError
+from echoic.agents import _checks
 
 __all__ = ["ISOLATIONS", "Ran", "Sandbox", "bubblewrap_works", "limits_work", "why_no_bubblewrap"]
 
@@ -168,19 +163,12 @@ class Sandbox:
         memory: int = 512 * _MEGABYTE,
         output: int = 64 * 1024,
     ) -> None:
-        if isolation not in ISOLATIONS:
-            raise ArgumentError(
-                f"isolation must be one of {', '.join(ISOLATIONS)}, not {isolation!r}"
-            )
-        if not 0 < seconds <= 600:
-            raise ArgumentError(f"seconds must be above 0 and at most 600, not {seconds}")
-        if memory < 64 * _MEGABYTE:
-            raise ArgumentError(f"memory must be at least 64 MiB, not {memory} bytes")
-        if output < 1:
-            raise ArgumentError(f"output must be at least 1, not {output}")
-        self.isolation = isolation
-        self._seconds = seconds
-        self._output = output
+        self.isolation, self.seconds, self.memory = isolation, seconds, memory
+        self.output = output
+        _checks.one_of(self, "isolation", ISOLATIONS)
+        _checks.number(self, "seconds", above=0, most=600)
+        _checks.whole(self, "memory", least=64 * _MEGABYTE)
+        _checks.whole(self, "output")
         self._limits = [
             ("RLIMIT_CPU", math.ceil(seconds) + 1),
             ("RLIMIT_AS", memory),
@@ -226,7 +214,7 @@ class Sandbox:
             with subprocess.Popen(
                 [
                     *(_bubblewrap(info_of_bubblewrap) if wrapped else ()),
-                    *(_python(), "-s", "-S", "-c", _CHILD),
+                    *(_PYTHON, "-s", "-S", "-c", _CHILD),
                 ],
                 stdin=sent,
                 stdout=subprocess.PIPE,
@@ -241,10 +229,10 @@ class Sandbox:
                     pipe_of_child.close()
                     pipe_of_bubblewrap.close()
                     ended.callback(_end, _init(info_pipe.read()))
-                    said = _Bounded(process.stdout, self._output)
-                    complained = _Bounded(process.stderr, self._output)
+                    said = _Bounded(process.stdout, self.output)
+                    complained = _Bounded(process.stderr, self.output)
                     reported = _Bounded(status_pipe, _STATUS_BYTES)
-                    deadline = time.monotonic() + self._seconds * _WALL
+                    deadline = time.monotonic() + self.seconds * _WALL
                     stopped = _read(process, (said, complained, reported), deadline)
                 finally:
                     with contextlib.suppress(ProcessLookupError):
@@ -377,33 +365,24 @@ def why_no_bubblewrap() -> str | None:
     """Say why bubblewrap does not work here; None if it does. Tried once."""
     if shutil.which("bwrap") is None:
         return "the program bwrap is not installed"
-    ran = _try(wrapped=True)
-    return None if ran == _WORKS else f"{ran.status}: {ran.output}"
+    ran = Sandbox("limits", seconds=10)._run("", "1 + 1", wrapped=True)
+    return None if ran == Ran("ok", "2") else f"{ran.status}: {ran.output}"
 
 
 @functools.lru_cache(maxsize=1)
 def limits_work() -> bool:
     """Return whether a process can limit itself on this system; tried once."""
-    return _try(wrapped=False) == _WORKS
+    return Sandbox("limits", seconds=10).run("", "1 + 1") == Ran("ok", "2")
 
 
-def _try(*, wrapped: bool) -> Ran:
-    return Sandbox("limits", seconds=10)._run("", "1 + 1", wrapped=wrapped)
-
-
-_WORKS = Ran("ok", "2")
-
-
-@functools.lru_cache(maxsize=1)
-def _python() -> str:
-    """Return the interpreter itself, not a virtual environment's link to it."""
-    return str(Path(sys.executable).resolve())
+# The interpreter itself, not a virtual environment's link to it.
+_PYTHON = str(Path(sys.executable).resolve())
 
 
 @functools.lru_cache(maxsize=1)
 def _all_read_python() -> bool:
     """Return whether every user can read the interpreter and its library."""
-    files = (Path(_python()), Path(os.__file__).resolve())
+    files = (Path(_PYTHON), Path(os.__file__).resolve())
     return all(
         file.stat().st_mode & 0o004 and all(up.stat().st_mode & 0o001 for up in file.parents)
         for file in files

@@ -1,22 +1,14 @@
 """Household worlds in text: ALFWorld, and Rooms, a small generated world without dependencies.
 
-Decisions:
+ALFWorld brings Fast Downward and jericho, which are under the GPL. It runs in an interpreter of its
+own, which may be of another virtual environment; nothing of it is imported here. The official games
+are played where ``ALFWORLD_DATA`` points at them. Otherwise games are generated: the same engine,
+rules, words and rooms, but our own problems, so results do not compare with published ones, and
+reports say ``alfworld (official games: not installed)``.
 
-- ALFWorld brings Fast Downward and jericho, which are under the GPL. It runs in an interpreter of
-  its own, which may be of another virtual environment; nothing of it is imported here.
-- The official games are not in ALFWorld's package; they are played where ``ALFWORLD_DATA`` points
-  at them. Otherwise games are generated: the same engine, rules, words and rooms, but our own
-  problems, so results do not compare with published ones. Reports say
-  ``alfworld (official games: not installed)`` then.
-- Commands are those that ALFWorld calls admissible; the reward is its own, 1 for the task done.
-- ALFWorld's expert replays the walkthrough that its own expert found, or Fast Downward where that
-  one gave up; elsewhere it plans by Fast Downward, which takes seconds.
-- A world of Rooms is a tree of rooms on a grid. Some doors are locked: the key of each is behind
-  the door before it, and the trophy is behind the last, so all are needed. Things lie on the floor
-  or in closed containers. Only the present room is seen.
-- All commands of a size of Rooms are listed in every state, so an index always means the same
-  command; ``command_mask`` marks those that have an effect. Milestones count once each, so walking
-  in circles earns nothing.
+A world of Rooms is a tree of rooms on a grid. Some doors are locked: the key of each is behind the
+door before it, and the trophy is behind the last, so all are needed. All commands of a size are
+listed in every state, so an index always means the same command.
 """
 
 from __future__ import annotations
@@ -131,7 +123,8 @@ class ALFWorldConfig(EnvironmentConfig):
         """The name of the data: that of the benchmark only with the official games."""
         if self.chosen_games() == "official":
             return "alfworld"
-        return "alfworld (official games: not installed)"
+        found = "not installed" if self.games == "auto" else "not used"
+        return f"alfworld (official games: {found})"
 
     def chosen_games(self) -> str:
         """Return ``"official"`` or ``"generated"``, by the settings and ``ALFWORLD_DATA``."""
@@ -166,12 +159,12 @@ class ALFWorldEnvironment(EchoRLEnvironment):
     def __init__(self, config: ALFWorldConfig | None = None) -> None:
         super().__init__(config or ALFWorldConfig())
         self._worker: JsonProcess | None = None
-        self._seen: dict[str, Any] = {}
+        self._told: dict[str, Any] = {}
 
     def _game(self) -> dict[str, Any]:
         """Choose an episode's game: the arguments of the worker's ``reset``."""
-        config, games = self.config, self.config.chosen_games()
-        made_from: dict[str, Any] = {
+        config = self.config
+        made_from = {
             "tasks": config.task_names(),
             "max_objects": config.max_objects,
             "room_size": config.room_size,
@@ -179,6 +172,7 @@ class ALFWorldEnvironment(EchoRLEnvironment):
         key = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "echoic"
         folder = Path(os.environ.get("ECHOIC_CACHE") or cache) / "alfworld" / key
+        games = config.chosen_games()
         # Official games are chosen by any number, modulo how many there are.
         most = 2**31 if games == "official" else config.num_games
         return {
@@ -198,38 +192,33 @@ class ALFWorldEnvironment(EchoRLEnvironment):
             self._worker.close()
 
     def _start(self, options: dict[str, Any]) -> str:
-        game = self._game()
-        if self._worker is None:
+        if self._worker is None or not self._worker.alive:
             self._worker = self._open()
-        self._seen = self._ask("reset", self.config.reset_timeout, **game)
-        return str(self._seen["text"])
+        self._told = self._ask("reset", self.config.reset_timeout, **self._game())
+        return str(self._told["text"])
 
     def _apply(self, command: str) -> Outcome | None:
         said = " ".join(command.split()).casefold()
-        known = {one.casefold(): one for one in self._seen["commands"]}
+        known = {one.casefold(): one for one in self._told["commands"]}
         if said not in known:
             return None
-        before = float(self._seen["score"])
-        self._seen = seen = self._ask("step", self.config.step_timeout, command=known[said])
-        score = float(seen["score"])
-        # A lost game earns nothing, whatever its score was.
-        final = 0.0 if seen["ended"] and not seen["won"] else score
-        reward = max(0.0, score - before)
-        return Outcome(seen["text"], reward, bool(seen["ended"]), final, seen["details"])
+        before = self._told["score"]
+        self._told = told = self._ask("step", self.config.step_timeout, command=known[said])
+        reward = max(0.0, told["score"] - before)
+        return Outcome(told["text"], reward, told["won"], told["score"], told["details"])
 
     def _commands(self) -> Sequence[str]:
-        commands: list[str] = self._seen["commands"]
+        commands: list[str] = self._told["commands"]
         return commands
 
     def _ask(self, do: str, timeout: float, **arguments: Any) -> Any:
         if self._worker is None:
-            raise EnvironmentProcessError("ALFWorld's worker is gone, and reset starts another")
+            raise EnvironmentProcessError("ALFWorld has no worker: reset starts one")
         try:
             return self._worker.ask(do, timeout, **arguments)
         except EnvironmentProcessError:
             # Its game is lost, even if it lives.
             self._worker.close()
-            self._worker = None
             raise
 
     def _open(self) -> JsonProcess:
@@ -320,22 +309,20 @@ class _World:
     def after(self, at: _Where, command: str) -> _Where | None:
         """Return the state after a command; None if it has no effect."""
         verb, _, rest = command.partition(" ")
-        if verb == "go":
-            beyond, colour = self.exits[at.room].get(rest, (-1, ""))
-            shut = beyond < 0 or (colour and colour not in at.unlocked)
-            return None if shut else at._replace(room=beyond)
-        if verb == "open":
-            here = self.containers.get(rest) == at.room and rest not in at.opened
-            return at._replace(opened=at.opened | {rest}) if here else None
-        if verb == "take":
-            return at._replace(held=at.held | {rest}) if self.lies(at, rest) else None
-        if verb == "unlock":
-            colour = rest.removesuffix(" door")
-            here = any(locked == colour for _, locked in self.exits[at.room].values())
-            can = here and f"{colour} key" in at.held and colour not in at.unlocked
-            return at._replace(unlocked=at.unlocked | {colour}) if can else None
-        can = at.room == self.home and _TROPHY in at.held
-        return at._replace(done=True) if can else None
+        ways = self.exits[at.room]
+        if verb == "go" and rest in ways:
+            beyond, colour = ways[rest]
+            return None if colour and colour not in at.unlocked else at._replace(room=beyond)
+        if verb == "open" and self.containers.get(rest) == at.room and rest not in at.opened:
+            return at._replace(opened=at.opened | {rest})
+        if verb == "take" and self.lies(at, rest):
+            return at._replace(held=at.held | {rest})
+        colour = rest.removesuffix(" door")
+        locked = any(one == colour for _, one in ways.values()) and colour not in at.unlocked
+        if verb == "unlock" and locked and f"{colour} key" in at.held:
+            return at._replace(unlocked=at.unlocked | {colour})
+        at_home = at.room == self.home and _TROPHY in at.held
+        return at._replace(done=True) if verb == "put" and at_home else None
 
     def lies(self, at: _Where, thing: str, within: str | None = None) -> bool:
         """Return whether a thing can be seen and taken here (within a container, or "")."""

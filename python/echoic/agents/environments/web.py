@@ -1,15 +1,10 @@
 """WebShop: search a shop, look at items, choose options, buy what the instruction asks for.
 
-Decisions:
-
-- Commands are upstream's: ``search[words]`` on the first page, ``click[what]`` elsewhere. Pages
-  have upstream's texts, joined by its ``[SEP]``; an item's page also lists the chosen options,
-  which upstream shows by colour alone.
-- Only buying pays, once, and ends the episode: R of :func:`reward_of`, upstream's to the number.
-  The score is R, and success is R = 1, as in the papers.
-- Goods are generated, or those of upstream's three files, which come with
-  `WebShop <https://github.com/princeton-nlp/WebShop>`_ and are not shipped here. Reports call the
-  former ``webshop-generated``.
+- Commands, pages and their texts are upstream's; an item's page also lists the chosen options. Only
+  buying pays, once, and ends the episode: R of :func:`reward_of`, upstream's to the number. The
+  score is R, and success is R = 1, as in the papers.
+- Goods are generated (reports say ``webshop-generated``), or those of the three files of
+  `WebShop <https://github.com/princeton-nlp/WebShop>`_, which are not shipped here.
 - A goal's upper price is one of the next steps of ten dollars above the item's. Upstream draws it
   before it seeds anything; here the same seed gives the same goals.
 - Nouns of names are found by rules, and plurals are made singular for the search, where upstream
@@ -26,10 +21,11 @@ import json
 import math
 import random
 import re
-from collections import Counter
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -38,9 +34,7 @@ from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 __all__ = ["WebShopConfig", "WebShopEnvironment"]
 
@@ -51,11 +45,7 @@ SUBPAGES = ("Description", "Features")
 LEVELS = "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}"
 _PER_PAGE = 10
 _FILES = {"items_shuffle*.json": list, "items_ins_v2*.json": dict, "items_human_ins.json": dict}
-_LONGEST_ID = 10
-_NO_PRICE = 100.0
-_STEPS = tuple(10.0 * i for i in range(1, 100))
-_NEAREST = 4
-_NO_LIMIT = 1_000_000.0
+_LONGEST_ID, _NO_PRICE, _NO_LIMIT = 10, 100.0, 1_000_000.0
 # Upstream's order of goals, by which it splits them: 0-499 test, 500-1499 evaluation, the rest
 # training.
 _ORDER_SEED = 233
@@ -98,7 +88,6 @@ pasta sauce | Grocery > Pantry > Sauces > Pasta | non gmo, fat free, artificial 
 }
 _BRANDS = "Albex Bordano Casferra Delgent Emika Fenlune Galmont Holnova Isquist Jorrion Kelsett"
 _LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ"
-_ATTRIBUTES, _ASKED = 3, 2
 _REQUESTS = (
     "i am looking for {kind} with {attributes}{options}",
     "find me {kind} that has {attributes}{options}",
@@ -116,7 +105,7 @@ Rows = tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]
 def rows_of(website_type: str, count: int, seed: int) -> Rows:
     """Generate made-up items of a type of shop, or of ``"all"``, as WebShop's three files.
 
-    An item has some of the attributes of its kind, and most others of the kind share some, so a
+    An item has three of the attributes of its kind, and most others of the kind share some, so a
     goal needs more than its first search result. The same seed generates the same shop.
     """
     rng = random.Random(f"{website_type} {seed}")
@@ -130,16 +119,20 @@ def rows_of(website_type: str, count: int, seed: int) -> Rows:
     attributes, human = {}, {}
     for number in range(count):
         shop, (kind, category, possible, low, high, *said) = kinds[number % len(kinds)]
-        options = {
-            name: values.split(", ") for name, _, values in (o.partition(": ") for o in said)
-        }
+        options = {name: values.split(", ") for name, values in (o.split(": ") for o in said)}
         asin = f"E{number:05d}{rng.choice(_LETTERS)}{rng.choice(_LETTERS)}"
-        has = rng.sample(possible.split(", "), _ATTRIBUTES)
-        asked = rng.sample(has, _ASKED)
+        has = rng.sample(possible.split(", "), 3)
+        asked = rng.sample(has, 2)
         chosen = {name: rng.choice(values) for name, values in options.items()}
         brand = rng.choice(_BRANDS.split())
         model = f"{rng.choice(_LETTERS)}{rng.randrange(100, 1000)}"
-        bullets = rng.sample(_BULLETS, _ATTRIBUTES)
+        bullets = zip(rng.sample(_BULLETS, 3), has, strict=True)
+        price = rng.randrange(int(low) * 100, int(high) * 100) / 100
+        request = rng.choice(_REQUESTS).format(
+            kind=kind,
+            attributes=" and ".join(asked),
+            options="".join(f", and {name}: {value}" for name, value in chosen.items()),
+        )
         items.append(
             {
                 "asin": asin,
@@ -148,21 +141,14 @@ def rows_of(website_type: str, count: int, seed: int) -> Rows:
                 "category": shop,
                 "product_category": category.replace(">", LEVELS),
                 "full_description": f"The {model} by {brand}: a complete {kind}.",
-                "small_description": [
-                    one.format(a.capitalize(), kind) for one, a in zip(bullets, has, strict=True)
-                ],
-                "pricing": f"${rng.randrange(int(low) * 100, int(high) * 100) / 100:.2f}",
+                "small_description": [one.format(a.capitalize(), kind) for one, a in bullets],
+                "pricing": f"${price:.2f}",
                 "customization_options": {
                     name: [{"value": value} for value in values] for name, values in options.items()
                 },
             }
         )
         attributes[asin] = {"attributes": has}
-        request = rng.choice(_REQUESTS).format(
-            kind=kind,
-            attributes=" and ".join(asked),
-            options="".join(f", and {name}: {value}" for name, value in chosen.items()),
-        )
         human[asin] = [
             {
                 "instruction": f"{request}.",
@@ -232,13 +218,7 @@ class Product:
     price: float
     price_tag: str
     attributes: tuple[str, ...]
-    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @property
-    def text(self) -> str:
-        """The text that searches match."""
-        options = " ".join(f"{name}: {', '.join(values)}" for name, values in self.options.items())
-        return " ".join([self.name, self.description, *self.bullets[:1], options])
+    options: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -265,10 +245,9 @@ def read_rows(folder: str | Path) -> Rows:
             had = ", ".join(one.name for one in files) or "none"
             raise ArgumentError(f"{place} must have one file {pattern}; it has {had}")
         with _shape_of(files[0].name):
-            read = json.loads(files[0].read_text("utf-8"))
-            if not isinstance(read, kind):
-                raise TypeError(f"expected a {kind.__name__}, got a {type(read).__name__}")
-        found.append(read)
+            found.append(json.loads(files[0].read_text("utf-8")))
+            if not isinstance(found[-1], kind):
+                raise TypeError(f"expected a {kind.__name__}, got a {type(found[-1]).__name__}")
     return found[0], found[1], found[2]
 
 
@@ -345,7 +324,8 @@ def _product_of(row: Mapping[str, Any], more: Mapping[str, Any], rng: random.Ran
 def _goal_of(product: Product, row: Mapping[str, Any], rng: random.Random) -> Goal:
     request = row["instruction"].strip(".")
     options = row["instruction_options"]
-    steps = [one for one in _STEPS if one > product.price][:_NEAREST]
+    # The larger of two of the next four prices.
+    steps = [10.0 * i for i in range(1, 100) if 10.0 * i > product.price][:4]
     upper = max(rng.sample(steps, 2)) if len(steps) > 1 else _NO_LIMIT
     limit = f", and price lower than {upper:.2f} dollars" if upper < _NO_LIMIT else ""
     chosen = tuple(options.items()) if isinstance(options, dict) else tuple(options)
@@ -380,24 +360,20 @@ def _singular(word: str) -> str:
 
 
 class BM25:
-    """An index of texts, with Lucene's scores; items of equal scores keep their order.
-
-    >>> BM25(["red lamp", "blue lamp", "blue chair"]).search("blue lamps", 2)
-    [1, 0]
-    """
+    """An index of texts, with Lucene's scores; items of equal scores keep their order."""
 
     def __init__(self, texts: Sequence[str], k1: float = 0.9, b: float = 0.4) -> None:
         if not texts:
             raise ArgumentError("an index needs texts")
         counts = [Counter(words_of(text)) for text in texts]
-        lengths = np.array([sum(one.values()) for one in counts], float)
+        lengths = np.array([one.total() for one in counts], float)
         norm = k1 * (1 - b + b * lengths / max(lengths.mean(), 1.0))
         self._size = len(texts)
-        places: dict[str, list[tuple[int, int]]] = {}
+        places: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for i, one in enumerate(counts):
             for word, count in one.items():
-                places.setdefault(word, []).append((i, count))
-        self._index: dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
+                places[word].append((i, count))
+        self._index = {}
         for word, found in places.items():
             where, tf = np.array(found).T
             idf = np.log1p((self._size - len(where) + 0.5) / (len(where) + 0.5))
@@ -414,82 +390,14 @@ class BM25:
         return [int(i) for i in order if scores[i] > 0]
 
 
-@dataclass
-class Visit:
-    """The state of an episode: the page that is shown, and what led to it.
-
-    Attributes:
-        page: ``"search"``, ``"results"``, ``"item"``, or one of :data:`SUBPAGES`.
-        results: Items that the last search found.
-        number: Page of the results, from 1.
-        item: The open item.
-        chosen: Its chosen options.
-        opened: Identifiers of all items that were opened.
-    """
-
-    page: str = "search"
-    results: Sequence[Product] = ()
-    number: int = 1
-    item: Product | None = None
-    chosen: dict[str, str] = field(default_factory=dict)
-    opened: set[str] = field(default_factory=set)
-
-    @property
-    def listed(self) -> Sequence[Product]:
-        """Items of this page of the results."""
-        return self.results[(self.number - 1) * _PER_PAGE : self.number * _PER_PAGE]
-
-    def buttons(self) -> list[str]:
-        """List what can be clicked, except items and options."""
-        if self.page == "search":
-            return []
-        if self.page == "results":
-            more = self.number * _PER_PAGE < len(self.results)
-            return [BACK, *[NEXT] * more, *[PREVIOUS] * (self.number > 1)]
-        return [BUY, BACK, PREVIOUS, *SUBPAGES] if self.page == "item" else [BACK, PREVIOUS]
-
-    def values(self) -> Mapping[str, str]:
-        """Map values of options that can be clicked to their options; the first of equal ones."""
-        found: dict[str, str] = {}
-        if self.page == "item" and self.item is not None:
-            for name, values in self.item.options.items():
-                for value in values:
-                    found.setdefault(value, name)
-        return found
-
-    def text(self, instruction: str) -> str:
-        """Return the page's text."""
-        parts, item = ["Instruction:", instruction], self.item
-        if self.page == "search":
-            parts = ["WebShop", *parts, "Search"]
-        elif self.page == "results":
-            parts += [BACK, f"Page {self.number} (Total results: {len(self.results)})"]
-            parts += self.buttons()[1:]
-            for one in self.listed:
-                parts += [one.asin, one.name, one.price_tag]
-        elif item is not None and self.page == "item":
-            parts += [BACK, PREVIOUS]
-            for name, values in item.options.items():
-                parts += [name, *values]
-            if self.chosen:
-                chosen = ", ".join(f"{name}: {value}" for name, value in self.chosen.items())
-                parts.append(f"Chosen: {chosen}")
-            parts += [item.name, f"Price: {item.price_tag}", *SUBPAGES, BUY]
-        elif item is not None:
-            shown = [item.description] if self.page == "Description" else list(item.bullets)
-            parts += [BACK, PREVIOUS, *shown]
-        return " [SEP] ".join(parts)
-
-
 @dataclass(frozen=True)
 class _Shop:
     """The constant part, which environments of one process share."""
 
-    products: tuple[Product, ...]
-    by_id: dict[str, Product]
-    goals: tuple[Goal, ...]
+    products: list[Product]
+    goals: list[Goal]
     index: BM25
-    queries: tuple[str, ...]
+    queries: list[str]
 
 
 @functools.lru_cache(maxsize=4)
@@ -499,12 +407,15 @@ def _open(path: str | None, website_type: str, count: int, seed: int) -> _Shop:
     products = [one for one in found if website_type in (one.category, "all")]
     if not products:
         raise ArgumentError(f"the shop has nothing of type {website_type!r}")
+    texts = []
+    for one in products:
+        options = " ".join(f"{name}: {', '.join(values)}" for name, values in one.options.items())
+        texts.append(" ".join([one.name, one.description, *one.bullets[:1], options]))
     return _Shop(
-        tuple(products),
-        {one.asin.lower(): one for one in products},
-        tuple(one for one in goals if website_type in (one.product.category, "all")),
-        BM25([one.text for one in products]),
-        tuple(dict.fromkeys(one.query for one in products)),
+        products,
+        [one for one in goals if website_type in (one.product.category, "all")],
+        BM25(texts),
+        list(dict.fromkeys(one.query for one in products)),
     )
 
 
@@ -544,88 +455,126 @@ class WebShopEnvironment(EchoRLEnvironment):
 
     def _start(self, options: dict[str, Any]) -> str:
         self._goal = self.goals[self._index_of(options, "goal", len(self.goals))]
-        self._visit = Visit()
         self._tried = 0
+        self._opened: set[str] = set()
+        self._results: list[Product] = []
+        self._go(0)
         return self._look()
 
+    # The page: 0 is the search, others are results from 1 on, unless an item is open.
+
+    def _go(self, number: int) -> None:
+        self._number, self._subpage = number, ""
+        self._item: Product | None = None
+        at = number * _PER_PAGE
+        self._shelf = self._results[max(0, at - _PER_PAGE) : at]
+
+    def _read(self, subpage: str) -> None:
+        self._subpage = subpage
+
+    def _choose(self, name: str, value: str) -> None:
+        self._chosen[name] = value
+
+    def _open(self, item: Product) -> Outcome | None:
+        count = len(self._opened)
+        if item.asin not in self._opened and count >= self.config.max_cart_items:
+            full = f"You have looked at {count} items, which is as many as you may."
+            return Outcome(f"{full} [SEP] {self._look()}")
+        self._opened.add(item.asin)
+        self._item = item
+        self._chosen: dict[str, str] = {}
+        return None
+
+    def _buy(self) -> Outcome:
+        item = self._item
+        if item is None or item.price > self.config.budget_limit:
+            return Outcome(f"That is more than your budget. [SEP] {self._look()}")
+        reward = reward_of(item, self._goal, item.price, self._chosen)
+        text = f"Thank you for shopping with us! [SEP] Your score: {reward.total:.2f}"
+        details = {"asin": item.asin, "parts": reward._asdict(), "chosen": dict(self._chosen)}
+        return Outcome(text, reward.total, True, reward.total, details)
+
+    def _clicks(self) -> dict[str, Callable[[], Any]]:
+        """Map what can be clicked to what it does, in the order in which it is listed."""
+        number, item, home = self._number, self._item, partial(self._go, 0)
+        clicks: dict[str, Callable[[], Any]] = {}
+        if not number:
+            return clicks
+        if item is None:
+            clicks = {one.asin: partial(self._open, one) for one in self._shelf}
+            clicks[BACK] = home
+            if number * _PER_PAGE < len(self._results):
+                clicks[NEXT] = partial(self._go, number + 1)
+            if number > 1:
+                clicks[PREVIOUS] = partial(self._go, number - 1)
+        elif self._subpage:
+            clicks = {BACK: home, PREVIOUS: partial(self._read, "")}
+        else:
+            clicks = {BUY: self._buy, BACK: home, PREVIOUS: partial(self._go, number)}
+            clicks |= {one: partial(self._read, one) for one in SUBPAGES}
+        clicks = {text.lower(): do for text, do in clicks.items()}
+        if item is not None and not self._subpage:
+            for name, values in item.options.items():
+                for value in values:
+                    clicks.setdefault(value, partial(self._choose, name, value))
+        return clicks
+
     def _look(self) -> str:
-        return self._visit.text(self._goal.instruction)
+        """Return the page's text."""
+        parts, item = ["Instruction:", self._goal.instruction], self._item
+        if not self._number:
+            parts = ["WebShop", *parts, "Search"]
+        elif item is None:
+            parts += [BACK, f"Page {self._number} (Total results: {len(self._results)})"]
+            parts += [one for one in (NEXT, PREVIOUS) if one.lower() in self._clicks()]
+            parts += [part for one in self._shelf for part in (one.asin, one.name, one.price_tag)]
+        elif self._subpage:
+            shown = [item.description] if self._subpage == SUBPAGES[0] else item.bullets
+            parts += [BACK, PREVIOUS, *shown]
+        else:
+            parts += [BACK, PREVIOUS]
+            parts += [part for name, own in item.options.items() for part in (name, *own)]
+            chosen = ", ".join(f"{name}: {value}" for name, value in self._chosen.items())
+            parts += [f"Chosen: {chosen}"] * bool(chosen)
+            parts += [item.name, f"Price: {item.price_tag}", *SUBPAGES, BUY]
+        return " [SEP] ".join(parts)
 
     def _apply(self, command: str) -> Outcome | None:
         match = _COMMAND.fullmatch(command)
         if match is None:
             return None
         verb, what = match[1].lower(), match[2].strip()
-        visit, low = self._visit, what.lower()
-        values = visit.values()
-        buttons = {one.lower(): one for one in visit.buttons()}
-        if verb == "search":
-            if visit.page != "search":
-                return None
-            found = self._shop.index.search(what, self.config.max_search_results)
-            results = tuple(self._shop.products[i] for i in found)
-            self._visit = Visit("results", results, opened=visit.opened)
-        elif low in buttons:
-            return self._press(buttons[low])
-        elif low in values:
-            visit.chosen[values[low]] = low
-        elif visit.page != "results" or low not in {one.asin.lower() for one in visit.listed}:
+        clicks = self._clicks()
+        if verb == "click" and what.lower() in clicks:
+            return clicks[what.lower()]() or Outcome(self._look())
+        if verb == "click" or self._number:
             return None
-        elif low not in visit.opened and len(visit.opened) >= self.config.max_cart_items:
-            full = f"You have looked at {len(visit.opened)} items, which is as many as you may."
-            return Outcome(f"{full} [SEP] {self._look()}")
-        else:
-            visit.opened.add(low)
-            visit.page, visit.item, visit.chosen = "item", self._shop.by_id[low], {}
-        return Outcome(self._look())
-
-    def _press(self, button: str) -> Outcome:
-        visit, item = self._visit, self._visit.item
-        if button == BUY:
-            if item is None or item.price > self.config.budget_limit:
-                return Outcome(f"That is more than your budget. [SEP] {self._look()}")
-            reward = reward_of(item, self._goal, item.price, visit.chosen)
-            text = f"Thank you for shopping with us! [SEP] Your score: {reward.total:.2f}"
-            details = {"asin": item.asin, "parts": vars(reward), "chosen": dict(visit.chosen)}
-            return Outcome(text, reward.total, True, reward.total, details)
-        if button == BACK:
-            self._visit = Visit(opened=visit.opened)
-        elif button in SUBPAGES:
-            visit.page = button
-        elif visit.page == "results":
-            visit.number += 1 if button == NEXT else -1
-        else:
-            visit.page = "results" if visit.page == "item" else "item"
+        found = self._shop.index.search(what, self.config.max_search_results)
+        self._results = [self._shop.products[i] for i in found]
+        self._go(1)
         return Outcome(self._look())
 
     def _commands(self) -> Sequence[str]:
-        visit = self._visit
-        if visit.page == "search":
-            words = dict.fromkeys([self._goal.request, *self._shop.queries])
-            return [f"search[{one}]" for one in words]
-        clicks = [*visit.buttons(), *visit.values()]
-        if visit.page == "results":
-            clicks = [*(one.asin for one in visit.listed), *clicks]
-        return [f"click[{one.lower()}]" for one in clicks]
+        if self._number:
+            return [f"click[{one}]" for one in self._clicks()]
+        words = dict.fromkeys([self._goal.request, *self._shop.queries])
+        return [f"search[{one}]" for one in words]
 
     def _expert(self) -> str | None:
         """Search for the goal's item by its name, choose what is asked for, buy it."""
-        visit, goal = self._visit, self._goal
-        wanted_item = goal.product
-        if visit.page == "search":
-            searches = (wanted_item.name, goal.request, wanted_item.query)
+        goal, item, clicks = self._goal, self._goal.product, self._clicks()
+        if not self._number:
             self._tried += 1
-            return f"search[{searches[(self._tried - 1) % len(searches)]}]"
-        if visit.page == "results":
-            if wanted_item in visit.listed:
-                return f"click[{wanted_item.asin.lower()}]"
-            return f"click[{(NEXT if NEXT in visit.buttons() else BACK).lower()}]"
-        if visit.page != "item" or visit.item is not wanted_item:
+            return f"search[{(item.query, item.name, goal.request)[self._tried % 3]}]"
+        if self._item is None:
+            ways = (item.asin, NEXT, BACK)
+            return f"click[{next(one.lower() for one in ways if one.lower() in clicks)}]"
+        if self._subpage or self._item is not item:
             return f"click[{PREVIOUS.lower()}]"
         for option in goal.options:
-            if not is_met(option, visit.chosen.values()):
-                free = [v for v, name in visit.values().items() if name not in visit.chosen]
-                fits = [one for one in free if is_met(option, [one])]
+            if not is_met(option, self._chosen.values()):
+                free = [own for name, own in item.options.items() if name not in self._chosen]
+                fits = [one for own in free for one in own if is_met(option, [one])]
                 wanted = option[1] if isinstance(option, tuple) else option
                 if fits:
                     return f"click[{wanted if wanted in fits else fits[0]}]"
@@ -647,8 +596,7 @@ _COLOURS_SAID = (
 _COLOURS = tuple(_COLOURS_SAID.split())
 
 
-@dataclass(frozen=True)
-class Reward:
+class Reward(NamedTuple):
     """R and its parts."""
 
     total: float
@@ -692,11 +640,6 @@ def type_reward(score: float, *, same_query: bool, levels: int) -> float:
 
     1 for the same query, two common levels of category, or more than a fifth of the wanted nouns in
     the name; 0.5 for others; 0.1 or 0 where names have next to nothing or nothing in common.
-
-    >>> type_reward(0.5, same_query=False, levels=0), type_reward(0.15, same_query=False, levels=1)
-    (1.0, 0.5)
-    >>> type_reward(0.05, same_query=True, levels=3), type_reward(0.0, same_query=True, levels=3)
-    (0.1, 0.0)
     """
     if score < 0.1:
         return 0.1 if score else 0.0
@@ -725,7 +668,7 @@ def _colour_or(option: str | tuple[str, str]) -> str:
     return next((one for one in _COLOURS if one in option), str(option))
 
 
-_NOUN = re.compile(r"[^\W\d_]+")
+_NOUN = re.compile(r"[^\W\d_]{2,}")
 _ENDINGS = ("ful", "less", "ous", "ive", "ish", "est", "ly", "ed")
 # Only of words of seven letters or more: a table and a cable are things.
 _LONG, _LONG_ENDINGS = 7, ("able", "ible")
@@ -748,12 +691,10 @@ def nouns_of(text: str) -> tuple[str, ...]:
     >>> nouns_of("Velmo Wireless Noise Cancelling Headphones with 2 Microphones")
     ('velmo', 'noise', 'cancelling', 'headphones', 'microphones')
     """
-    words = (word.lower() for word in _NOUN.findall(text))
     return tuple(
         word
-        for word in words
-        if len(word) > 1
-        and word not in _NO_NOUNS
+        for word in map(str.lower, _NOUN.findall(text))
+        if word not in _NO_NOUNS
         and not word.endswith(_ENDINGS)
         and not (len(word) >= _LONG and word.endswith(_LONG_ENDINGS))
     )
@@ -764,13 +705,7 @@ _NOT_ASCII = dict.fromkeys(range(128, 256))
 
 
 def token_set_ratio(one: object, other: object) -> int:
-    """Compare two texts as sets of words, from 0 to 100: thefuzz's measure of this name.
-
-    >>> token_set_ratio("dark blue", "blue"), token_set_ratio("usb c", "usb-c cable")
-    (100, 100)
-    >>> token_set_ratio("wireless", "wired"), token_set_ratio("", "")
-    (62, 0)
-    """
+    """Compare two texts as sets of words, from 0 to 100: thefuzz's measure of this name."""
     a, b = (
         set(re.sub(r"[\W_]", " ", str(text).translate(_NOT_ASCII)).lower().split())
         for text in (one, other)

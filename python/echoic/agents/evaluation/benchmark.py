@@ -6,22 +6,19 @@ missing (a key, a package, a file of data), ``not applicable`` if its method can
 
 Training and evaluation do not share seeds of environments: those of evaluations begin at
 :data:`~echoic.agents.evaluation.config.HELD_OUT`, and a method derives its own from the cell's
-seed, below 2^30. For worlds that are generated from the seed this keeps them apart, as far as there
-are enough of them; for data sets, ``evaluation_task_configs`` chooses another part.
+seed, below 2^30. For data sets, ``evaluation_task_configs`` chooses another part.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import json
 import logging
 import os
 import time
 from dataclasses import asdict
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from echoic._json import finite
@@ -32,14 +29,14 @@ from echoic.agents.environments.processes import environment_of
 from echoic.agents.episodes import EnvironmentThread, run_episode
 from echoic.agents.evaluation.config import NO_BACKBONE, BenchmarkConfig, CellName, cells_of
 from echoic.agents.evaluation.results import BenchmarkResult, all_errors, summarize
-from echoic.agents.evaluation.rows import Rows, objects, read_rows
+from echoic.agents.evaluation.rows import Rows
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from echoic.agents.baselines.base import Method
-    from echoic.agents.episodes import Episode, Policy
+    from echoic.agents.episodes import Episode
 
 __all__ = ["EchoRLBenchmark"]
 
@@ -55,15 +52,11 @@ _LONGEST_ERROR = 2000
 
 
 class _Skipped(Exception):
-    """A cell needs something that is missing."""
+    """A cell can't be run, though nothing went wrong."""
 
-    status = "skipped"
-
-
-class _NotApplicable(_Skipped):
-    """A cell's method can't act in its task."""
-
-    status = "not applicable"
+    def __init__(self, reason: str, status: str = "skipped") -> None:
+        super().__init__(reason)
+        self.status = status
 
 
 class EchoRLBenchmark:
@@ -85,9 +78,8 @@ class EchoRLBenchmark:
     ) -> None:
         self.config = config or BenchmarkConfig()
         self._log = log or _log.info
-        # By task: why it is skipped (empty if it is not), and whether it lists its commands.
-        self._tasks: dict[str, tuple[str, bool]] = {}
-        self._hung: dict[str, str] = {}
+        # By task: whether it lists its commands, or why it can't be made.
+        self._tasks: dict[str, bool | Exception] = {}
         known = environment_names()
         for task in self.config.tasks:
             # Workers may know more.
@@ -119,19 +111,13 @@ class EchoRLBenchmark:
         await asyncio.to_thread(self._write, result, found, root)
         return result
 
-    def summary(self) -> BenchmarkResult:
-        """Compute the result of the rows that are there, without running anything."""
-        rows = read_rows(self.config.output_dir).values()
-        return summarize(self.config, list(cells_of(self.config)), rows)
-
-    # One cell.
-
     async def _do(self, cell: CellName, rows: Rows, root: Path, place: str) -> None:
-        config = self.config
-        missing = [one for one in range(config.num_episodes) if self._wants(rows, cell, one)]
-        before = rows.get(cell.id)
-        failed = before is not None and before["status"] == "failed"
-        if not missing or (failed and not config.retry_failed):
+        missing = [
+            one
+            for one in range(self.config.num_episodes)
+            if (rows.get(f"{cell.id}/{one}") or {"ended": "error"})["ended"] == "error"
+        ]
+        if not missing:
             return
         self._log(
             f"{place} {cell.provenance} · {cell.method} · {cell.backbone} · seed {cell.seed}: "
@@ -149,26 +135,24 @@ class EchoRLBenchmark:
             status, reason = "failed", f"{type(error).__name__}: {error}"
         if reason:
             self._log(f"    {status}: {reason[:500]}")
-        reason = reason[:_LONGEST_ERROR]
+        more = {"status": status, "reason": reason[:_LONGEST_ERROR]}
+        before = rows.get(cell.id)
         # A cell that is done gets a row only to replace an earlier one.
-        same = before is not None and (before["status"], before["reason"]) == (status, reason)
-        if not same and (reason or before is not None):
-            more = {"status": status, "reason": reason}
+        if (reason or before) and (before is None or {**before, **more} != before):
             rows.add({"id": cell.id, "kind": "cell", **cell.labels, **more})
-
-    def _wants(self, rows: Rows, cell: CellName, episode: int) -> bool:
-        row = rows.get(f"{cell.id}/{episode}")
-        return row is None or (row["ended"] == "error" and self.config.retry_failed)
 
     async def _run(self, cell: CellName, missing: list[int], rows: Rows, root: Path) -> None:
         if cell.missing is not None:
             raise _Skipped(cell.missing)
+        maker = maker_of(cell.method)
+        needs_backbone = getattr(maker, "needs_backbone", False)
+        # A language model that is trained acts in any text.
+        reads = cell.backbone != NO_BACKBONE and not needs_backbone
         lists_commands = await self._check_task(cell.task)
-        if getattr(maker_of(cell.method), "needs_commands", False) and not lists_commands:
-            raise _NotApplicable(
-                f"{cell.method} chooses among listed commands, and {cell.task} lists none"
-            )
-        backbone = _backbone(cell.backbone)
+        if getattr(maker, "needs_commands", False) and not lists_commands and not reads:
+            reason = f"{cell.method} chooses among listed commands, and {cell.task} lists none"
+            raise _Skipped(reason, "not applicable")
+        backbone = _backbone(cell.backbone) if needs_backbone else None
         try:
             method = method_of(
                 cell.method,
@@ -189,57 +173,46 @@ class EchoRLBenchmark:
             finally:
                 await method.aclose()
         finally:
-            await _close_backbone(backbone)
+            if hasattr(backbone, "aclose"):
+                await backbone.aclose()
 
     async def _check_task(self, task: str) -> bool:
         """Make the environment and reset it once; return whether it lists commands.
 
         Some environments look for their package or data when an episode begins.
         """
-        if task in self._hung:
-            raise TimeoutError(self._hung[task])
         if task not in self._tasks:
             try:
-                held = await self._hold(task)
+                held = await self._hold(task, {})
                 try:
                     _, info = await held.call(held.environment.reset, seed=0)
                 finally:
                     await held.close()
-            except TimeoutError as error:
-                # The next cell must not wait as long again.
-                self._hung[task] = str(error)
-                raise
+                self._tasks[task] = bool(info["commands"])
+            except TimeoutError as error:  # the next cell must not wait as long again
+                self._tasks[task] = error
             except (ImportError, FileNotFoundError) as error:
-                self._tasks[task] = f"{type(error).__name__}: {error}", False
-            else:
-                self._tasks[task] = "", bool(info["commands"])
-        reason, lists_commands = self._tasks[task]
-        if reason:
-            raise _Skipped(reason)
-        return lists_commands
+                self._tasks[task] = _Skipped(f"{type(error).__name__}: {error}")
+        found = self._tasks[task]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-    async def _hold(self, task: str, needed: Mapping[str, Any] = MappingProxyType({})) -> _Held:
+    async def _hold(self, task: str, needed: Mapping[str, Any]) -> _Held:
         """Make an environment, in a thread of its own."""
-        held = _Held()
+        config, held = self.config, _Held()
+        settings = {
+            **config.task_configs.get(task, {}),
+            **config.evaluation_task_configs.get(task, {}),
+            **needed,
+        }
+        limits = {"timeout": config.environment_timeout, "imports": config.worker_imports}
         try:
-            held.environment = await held.call(self._environment, task, needed)
+            held.environment = await held.call(environment_of, task, settings, **limits)
         except BaseException:
             held.thread.close()
             raise
         return held
-
-    def _environment(self, task: str, needed: Mapping[str, Any] = MappingProxyType({})) -> Any:
-        settings = {
-            **self.config.task_configs.get(task, {}),
-            **self.config.evaluation_task_configs.get(task, {}),
-            **needed,
-        }
-        return environment_of(
-            task,
-            settings,
-            timeout=self.config.environment_timeout,
-            imports=self.config.worker_imports,
-        )
 
     async def _train(self, method: Method, cell: CellName, rows: Rows) -> None:
         """Train, or resume from the cell's folder; its measurements are a row."""
@@ -257,7 +230,7 @@ class EchoRLBenchmark:
                 # The method knows best: our trainers count all parts of a run.
                 "seconds": measures.get("seconds", seconds),
                 "measures": measures,
-                "curve": _curve(folder),
+                "curve": list(method.curve),
             }
             rows.add({"id": id_, "kind": "training", **cell.labels, **more})
 
@@ -273,8 +246,17 @@ class EchoRLBenchmark:
                     number = queue.pop()
                     if held is None:
                         held = await self._hold(cell.task, method.environment_settings)
-                    episode = await self._episode(held, policy, cell, number)
-                    self._record(cell, number, episode, rows, root)
+                    turns = self.config.save_detailed_results
+                    episode = await run_episode(
+                        held.environment,
+                        policy,
+                        self.config.episode_seed(cell.seed, number),
+                        max_steps=self.config.max_steps_per_episode,
+                        timeout=self.config.evaluation_timeout,
+                        keep_turns=turns and number < self.config.detailed_episodes,
+                        thread=held.thread,
+                    )
+                    _record(cell, number, episode, rows, root)
                     self._check_errors(cell, rows)
                     if episode.ended in {"timeout", "error"}:
                         # It may be within a step, or broken.
@@ -305,49 +287,6 @@ class EchoRLBenchmark:
                 f"{known[-1]['error']}"
             )
 
-    async def _episode(self, held: _Held, policy: Policy, cell: CellName, number: int) -> Episode:
-        return await run_episode(
-            held.environment,
-            policy,
-            self.config.episode_seed(cell.seed, number),
-            max_steps=self.config.max_steps_per_episode,
-            timeout=self.config.evaluation_timeout,
-            keep_turns=self.config.save_detailed_results and number < self.config.detailed_episodes,
-            thread=held.thread,
-        )
-
-    def _record(
-        self, cell: CellName, number: int, episode: Episode, rows: Rows, root: Path
-    ) -> None:
-        id_ = f"{cell.id}/{number}"
-        if episode.turns:
-            turns = {"id": id_, "turns": [asdict(turn) for turn in episode.turns]}
-            _append(root / TURNS, json.dumps(finite(turns)))
-        rows.add(
-            {
-                "id": id_,
-                "kind": "episode",
-                **cell.labels,
-                "episode": number,
-                "environment_seed": episode.seed,
-                "reward": episode.reward,
-                "score": episode.score,
-                # An environment may report success during an episode, and end otherwise.
-                "success": episode.success and episode.ended == "terminated",
-                "steps": episode.steps,
-                "tokens_in": episode.usage.tokens_in,
-                "tokens_cached": episode.usage.tokens_cached,
-                "tokens_out": episode.usage.tokens_out,
-                "requests": episode.usage.requests,
-                "cost": episode.usage.cost,
-                "seconds": episode.seconds,
-                "ended": episode.ended,
-                "error": None if episode.error is None else episode.error[:_LONGEST_ERROR],
-            }
-        )
-
-    # All of them.
-
     def _write(self, result: BenchmarkResult, rows: tuple[dict[str, Any], ...], root: Path) -> None:
         from echoic.agents.evaluation.report import write_report
 
@@ -362,33 +301,43 @@ class EchoRLBenchmark:
         os.replace(partial, path)  # noqa: PTH105 - as it is called everywhere
 
 
-def _append(path: Path, line: str) -> None:
-    """Add a line; a partial last line of a crash gets an end of its own."""
-    with path.open("ab+") as file:
-        half = False
-        if file.seek(0, os.SEEK_END):
-            file.seek(-1, os.SEEK_END)
-            half = file.read(1) != b"\n"
-        file.write((b"\n" if half else b"") + line.encode() + b"\n")
+def _record(cell: CellName, number: int, episode: Episode, rows: Rows, root: Path) -> None:
+    id_ = f"{cell.id}/{number}"
+    if episode.turns:
+        turns = {"id": id_, "turns": [asdict(turn) for turn in episode.turns]}
+        with (root / TURNS).open("ab+") as file:
+            file.seek(-min(1, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            # A partial last line of a crash gets an end of its own.
+            half = b"" if file.read() in (b"", b"\n") else b"\n"
+            file.write(half + json.dumps(finite(turns)).encode() + b"\n")
+    rows.add(
+        {
+            "id": id_,
+            "kind": "episode",
+            **cell.labels,
+            "episode": number,
+            "environment_seed": episode.seed,
+            "reward": episode.reward,
+            "score": episode.score,
+            # An environment may report success during an episode, and end otherwise.
+            "success": episode.success and episode.ended == "terminated",
+            "steps": episode.steps,
+            **asdict(episode.usage),
+            "seconds": episode.seconds,
+            "ended": episode.ended,
+            "error": None if episode.error is None else episode.error[:_LONGEST_ERROR],
+        }
+    )
 
 
 def _backbone(name: str) -> Any:
     """Make the language model of a name."""
-    if name == NO_BACKBONE:
-        return None
-    # Brings torch or httpx.
-    backbones: Any = importlib.import_module("echoic.agents.backbones")
+    from echoic.agents import backbones  # brings torch or httpx
 
     status = backbones.backbone_status(name)
     if not status.startswith("ready"):
         raise _Skipped(status.removeprefix("skipped: "))
     return backbones.make_backbone(name)
-
-
-async def _close_backbone(backbone: Any) -> None:
-    close = getattr(backbone, "aclose", None)
-    if close is not None:
-        await close()
 
 
 class _Held:
@@ -420,21 +369,3 @@ class _Held:
             _log.debug("closing an environment failed", exc_info=True)
         finally:
             self.thread.close()
-
-
-def _curve(folder: Path) -> list[dict[str, Any]]:
-    """Read a method's evaluations during training.
-
-    These are the lines of ``evaluations.jsonl`` in its folder, or else those of the trainer's
-    ``metrics.jsonl`` that are of evaluations.
-    """
-    own = folder / "evaluations.jsonl"
-    paths = [own] if own.exists() else sorted(folder.rglob("metrics.jsonl"))
-    points: dict[Any, dict[str, Any]] = {}
-    for path in paths:
-        for one in objects(path):
-            is_evaluation = one.get("kind", "evaluation") == "evaluation"
-            if is_evaluation and {"step", "success_rate"} <= set(one):
-                # A resumed run repeats some.
-                points[one["step"]] = {name: one[name] for name in ("step", "success_rate")}
-    return [points[step] for step in sorted(points)]

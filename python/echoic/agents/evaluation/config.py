@@ -1,8 +1,7 @@
 """Settings of a benchmark, and the cells that they make.
 
-A cell is a task, a method, a language model where the method acts through one, and a seed. Its
-*settings* are everything that its numbers depend on, and rows carry a short hash of them: a second
-run in the same folder with other settings does not take the rows of the first for its own.
+A cell is a task, a method, a language model where the method acts through one, and a seed. Rows
+carry a short hash of all settings that they depend on: rows of other settings are not reused.
 """
 
 from __future__ import annotations
@@ -42,39 +41,36 @@ NO_BACKBONE = "-"
 class BenchmarkConfig:
     """Settings of a benchmark.
 
+    Names may be registered after the settings are made: unknown ones fail when
+    :class:`~echoic.agents.evaluation.EchoRLBenchmark` is made from them.
+
     Attributes:
         tasks: Names of environments.
         task_configs: Their settings, by name.
         backbones: Names of language models, for the methods that act through one.
         baselines: Names of the methods to compare with the reference. ``"ppo-rlhf"`` is reported as
             ``"ppo"`` unless its ``baseline_configs`` have ``{"reward": "preferences"}``.
-        num_seeds: How often each method is trained and evaluated, each time with another seed.
+        num_seeds: Runs of each method, each with another seed.
         num_episodes: Episodes of each evaluation.
-        max_steps_per_episode: Steps after which an episode of an evaluation is cut off. An
-            environment may do so earlier by its own setting.
+        max_steps_per_episode: Steps after which an episode is cut off.
         evaluation_timeout: Seconds after which an episode is stopped.
         echo_rl_configs: ``total_timesteps``, the steps of the environment that *every* method that
             trains may take; the rest are settings of ``"echo-rl"``.
-        output_dir: Folder of rows, report and checkpoints. A second run with the same folder does
-            what is missing there.
-        save_detailed_results: Whether the steps of the first episodes of each cell are kept, for
-            the viewer. The rows of all episodes always are.
+        output_dir: Folder of rows, report and checkpoints. A second run does what is missing there.
+        save_detailed_results: Whether the steps of the first episodes of each cell are kept.
         generate_plots: Whether the report has pictures; they need matplotlib.
         generate_report: Whether there is a report, in Markdown.
         baseline_configs: Settings of the other methods, by name.
         evaluation_task_configs: Settings that differ in evaluation from those in training, by task:
-            for data sets that have a part of their own for that.
+            for data sets with a part of their own for that.
         reference: The method that the others are compared with.
         seed: The first of the seeds.
-        parallel_episodes: Most episodes of a cell that run side by side. That changes their order
-            in the file, not their content.
+        parallel_episodes: Most episodes of a cell that run side by side.
         detailed_episodes: Episodes of each cell of which the steps are kept.
         success_threshold: The success rate to which steps are counted.
-        retry_failed: Whether a second run tries again what ended with an error.
         environment_timeout: Seconds that a step of an environment may take. Environments of
             evaluations then run in processes of their own; one that takes longer is killed, and its
-            episode ends with an error. Default: no limit, and threads, where an environment that
-            hangs is given up after ``evaluation_timeout``, and its thread stays.
+            episode ends with an error. Default: no limit, and threads.
         worker_imports: Modules that such processes import first, to register environments.
 
     >>> BenchmarkConfig(num_seeds=0)
@@ -110,7 +106,6 @@ class BenchmarkConfig:
     parallel_episodes: int = 1
     detailed_episodes: int = 2
     success_threshold: float = 0.8
-    retry_failed: bool = True
     environment_timeout: float | None = None
     worker_imports: tuple[str, ...] = ()
 
@@ -137,11 +132,8 @@ class BenchmarkConfig:
             raise ArgumentError(f"settings of {ECHO_RL} are echo_rl_configs, not baseline_configs")
         tasks = {*self.tasks, *environment_names()}
         methods = {self.reference, *self.baselines, *method_names()}
-        for name, known in (
-            ("task_configs", tasks),
-            ("evaluation_task_configs", tasks),
-            ("baseline_configs", methods),
-        ):
+        for name in ("task_configs", "evaluation_task_configs", "baseline_configs"):
+            known = methods if name == "baseline_configs" else tasks
             if unknown := sorted(set(getattr(self, name)) - known):
                 listed = ", ".join(sorted(known))
                 raise ArgumentError(f"{name} has {unknown[0]!r}, which is not one of {listed}")
@@ -176,37 +168,22 @@ class BenchmarkConfig:
 
     @staticmethod
     def episode_seed(seed: int, episode: int) -> int:
-        """Return the seed of the environment in an episode of the evaluation of a run.
-
-        It is the same for all methods, so that they meet the same tasks, different for each run and
-        episode, and higher than any of training.
-        """
+        """Return the seed of an episode of an evaluation: held out, the same for all methods."""
         return HELD_OUT + seed * MOST_EPISODES + episode
 
 
 @dataclass(frozen=True)
 class CellName:
-    """A cell of a benchmark.
-
-    Attributes:
-        task: The name of an environment.
-        provenance: The same with where its data comes from, such as ``"webshop-generated"``.
-        method: The name of a method.
-        backbone: That of a language model, or ``"-"``.
-        seed: Seed of training.
-        settings: A hash of all that its rows depend on.
-        model: The language model that the backbone's name means here.
-        missing: The error of a package that the method misses, if it does.
-    """
+    """A cell of a benchmark."""
 
     task: str
-    provenance: str
+    provenance: str  # the task with where its data comes from, such as "webshop-generated"
     method: str
     backbone: str
     seed: int
-    settings: str
-    model: str = NO_BACKBONE
-    missing: str | None = None
+    settings: str  # a hash of all that its rows depend on
+    model: str = NO_BACKBONE  # what the backbone's name means here
+    missing: str | None = None  # the error of a package that the method misses
 
     @property
     def id(self) -> str:
@@ -227,65 +204,48 @@ class CellName:
 
 def cells_of(config: BenchmarkConfig) -> Iterator[CellName]:
     """Iterate over all cells, seed by seed, so that an early end leaves some of every method."""
-    kinds = {name: _kind(name) for name in config.methods}
-    tasks = {
-        task: provenance_of(
-            task,
-            {**config.task_configs.get(task, {}), **config.evaluation_task_configs.get(task, {})},
-        )
-        for task in config.tasks
-    }
+    cells = []
+    for task in dict.fromkeys(config.tasks):
+        own = [one.get(task, {}) for one in (config.task_configs, config.evaluation_task_configs)]
+        provenance = provenance_of(task, {**own[0], **own[1]})
+        for method in config.methods:
+            needs_backbone, missing = False, None
+            try:
+                needs_backbone = bool(getattr(maker_of(method), "needs_backbone", False))
+            except ImportError as error:
+                missing = f"{type(error).__name__}: {error}"
+            method_settings = config.settings_of(method)
+            # A method may train a language model.
+            trained = method_settings.get("backbone", "mlp")
+            own_name = NO_BACKBONE if trained == "mlp" else trained
+            for backbone in dict.fromkeys(config.backbones) if needs_backbone else (own_name,):
+                target = backbone_target(backbone)
+                settings = {
+                    "task": own[0],
+                    "evaluation": own[1],
+                    "method": method_settings,
+                    "training_steps": config.training_steps,
+                    "max_steps": config.max_steps_per_episode,
+                    "timeout": config.evaluation_timeout,
+                    "environment_timeout": config.environment_timeout,
+                    "provenance": provenance,
+                    # The name alone does not say which model it is.
+                    **({"backbone": target} if target.moved else {}),
+                }
+                names = (task, provenance, method, backbone)
+                cells.append((names, _hash(settings), target.model, missing))
     for seed in config.seeds:
-        for task, provenance in tasks.items():
-            for method, (needs_backbone, missing) in kinds.items():
-                names = dict.fromkeys(config.backbones) if needs_backbone else (NO_BACKBONE,)
-                for backbone in names:
-                    settings = _settings(config, task, provenance, method, backbone)
-                    model = backbone_target(backbone).model
-                    yield CellName(
-                        task, provenance, method, backbone, seed, settings, model, missing
-                    )
+        for names, settings_hash, model, missing in cells:
+            yield CellName(*names, seed, settings_hash, model, missing)
 
 
-def _kind(method: str) -> tuple[bool, str | None]:
-    """Return whether a method needs a language model, and the error of a missing package."""
+def _hash(settings: dict[str, Any]) -> str:
     try:
-        return bool(getattr(maker_of(method), "needs_backbone", False)), None
-    except ImportError as error:
-        return False, f"{type(error).__name__}: {error}"
-
-
-def _settings(
-    config: BenchmarkConfig, task: str, provenance: str, method: str, backbone: str
-) -> str:
-    data: dict[str, Any] = {
-        "task": config.task_configs.get(task, {}),
-        "evaluation": config.evaluation_task_configs.get(task, {}),
-        "method": config.settings_of(method),
-        "training_steps": config.training_steps,
-        "max_steps": config.max_steps_per_episode,
-        "timeout": config.evaluation_timeout,
-        "environment_timeout": config.environment_timeout,
-        "provenance": provenance,
-    }
-    target = backbone_target(backbone)
-    if target.moved:
-        # The name alone does not say which model it is.
-        data["backbone"] = target
-    try:
-        text = json.dumps(data, sort_keys=True, default=_plain)
-    except TypeError as error:
-        raise ArgumentError(
-            f"settings of {task} and {method} must be plain data: {error}"
-        ) from None
+        text = json.dumps(settings, sort_keys=True, default=_plain)
+    except (TypeError, AttributeError) as error:
+        raise ArgumentError(f"settings of tasks and methods must be plain data: {error}") from None
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} is not")
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value.tolist()

@@ -1,25 +1,26 @@
 """The report of a benchmark, in Markdown, with pictures, and a page to read trajectories.
 
-Every number stands with the rows that it is computed of: a table's first columns are the filter of
-``rows.jsonl``. Text of environments and models is escaped, and cut to a length; the page needs no
-server and forbids scripts. Pictures are drawn without a screen, and need matplotlib.
+Text of environments and models is escaped, and cut to a length; the page needs no server and
+forbids scripts. Pictures are drawn without a screen, and need matplotlib.
 """
 
 from __future__ import annotations
 
+import contextlib
 import html
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from echoic.agents.evaluation.rows import objects
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from echoic.agents.evaluation.results import BenchmarkResult, Interval, TaskResult
+
+    Row = Mapping[str, Any]
 
 __all__ = ["draw", "write_report", "write_viewer"]
 
@@ -29,17 +30,15 @@ _MOST_TURNS = 200
 _MOST_TEXT = 4000
 _MOST_LISTED = 200
 _NOTES = """\
-Success is the environment's own signal, in an episode that the environment itself ended. Errors, \
-time-outs and episodes that a limit ended count as episodes without success. A cell of nothing but \
-errors is failed, and in no number.
-Intervals are made to hold the true value in about 95 cases of 100. Those of success rates of \
-methods that do not train are Wilson's, over episodes; all others are of an expanded bootstrap, \
-over runs for methods that train and else over episodes. It has none for fewer than five, or where \
-all are equal, and holds less often where nearly all are.
-Tokens and costs are those of acting; the training cost is what a judge's tokens cost, by run.
-Tokens per second are those that a model read or wrote by the seconds of the episodes; 'new' \
-leaves out those from a cache.
-Each line's numbers are of the rows of `rows.jsonl` with its task, method, backbone and settings."""
+- Success is the environment's own signal, in an episode that the environment ended. Errors, \
+time-outs and episodes that a limit ended are failures.
+- Intervals of 95 %: success rates of methods that do not train have Wilson's, over episodes; all \
+others are an expanded bootstrap's, over runs for methods that train and else over episodes. There \
+is none for fewer than five, or where all are equal.
+- Tokens and costs are those of acting; the training cost is what a judge's tokens cost, by run.
+- Tokens per second are those read or written by the seconds of the episodes; 'new' leaves out \
+those from a cache.
+- A line's numbers are of the rows of `rows.jsonl` with its task, method, backbone and settings."""
 _HEAD = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>Trajectories</title><style>
@@ -51,7 +50,7 @@ pre.thought { font-style: italic } pre.action { border-left: 3px solid #38c }
 """
 
 
-def draw(result: BenchmarkResult, rows: Sequence[dict[str, Any]], folder: Path) -> dict[str, Path]:
+def draw(result: BenchmarkResult, folder: Path) -> dict[str, Path]:
     """Draw the pictures that there is data for; return their files, by description."""
     from matplotlib.figure import Figure
 
@@ -81,25 +80,16 @@ def draw(result: BenchmarkResult, rows: Sequence[dict[str, Any]], folder: Path) 
         axes.invert_yaxis()
         axes.set(xlim=(-0.02, 1.02), xlabel="success@1", title=task)
     save(figure, "success", "Success rates with their intervals, and each run as a point")
-    if spoken := [one for one in result.tasks if one.tokens_per_second is not None]:
-        figure = Figure((6.4, 1.0 + 0.3 * len(spoken)), layout="constrained")
-        axes = figure.subplots()
-        names = [f"{one.provenance} · {one.arm}" for one in spoken]
-        new = np.array([one.computed_tokens_per_second or 0.0 for one in spoken])
-        total = np.array([one.tokens_per_second or 0.0 for one in spoken])
-        axes.barh(names, new, label="computed")
-        axes.barh(names, total - new, left=new, label="from a cache")
-        axes.invert_yaxis()
-        axes.set_xlabel("tokens per second")
-        axes.legend()
-        save(figure, "tokens", "Tokens per second, computed and from a cache")
-    if curves := _curves(result, rows):
+    curves = {task: [one for one in arms if one.curves] for task, arms in by_task.items()}
+    curves = {task: arms for task, arms in curves.items() if arms}
+    if curves:
         figure, places = grid(len(curves), 3.2)
-        for axes, (task, by_arm) in zip(places, curves.items(), strict=True):
-            for index, (arm, runs) in enumerate(by_arm.items()):
-                for number, (steps, values) in enumerate(runs):
-                    label = None if number else arm
-                    axes.plot(steps, values, color=f"C{index % 10}", alpha=0.6, label=label)
+        for axes, (task, arms) in zip(places, curves.items(), strict=True):
+            for index, one in enumerate(arms):
+                for number, curve in enumerate(one.curves):
+                    points = zip(*((at["step"], at["success_rate"]) for at in curve), strict=True)
+                    label = None if number else one.arm
+                    axes.plot(*points, color=f"C{index % 10}", alpha=0.6, label=label)
             axes.axhline(result.config["success_threshold"], color="grey", linewidth=0.8, ls=":")
             axes.set(title=task, xlabel="steps of training", ylabel="success", ylim=(-0.03, 1.03))
             axes.legend(fontsize="small")
@@ -107,37 +97,24 @@ def draw(result: BenchmarkResult, rows: Sequence[dict[str, Any]], folder: Path) 
     return made
 
 
-def _curves(result: BenchmarkResult, rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Collect the curves of trainings, by task and arm."""
-    arms = {tuple(one.filter.values()): one for one in result.tasks}
-    found: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        if row["kind"] == "training" and row["curve"]:
-            one = arms.get((row["task"], row["method"], row["backbone"], row["settings"]))
-            if one is not None:
-                points = [(point["step"], point["success_rate"]) for point in row["curve"]]
-                runs = found.setdefault(one.provenance, {}).setdefault(one.arm, [])
-                runs.append(tuple(zip(*points, strict=True)))
-    return found
-
-
-def write_viewer(rows: Sequence[dict[str, Any]], root: Path) -> Path | None:
+def write_viewer(rows: Sequence[Row], root: Path) -> Path | None:
     """Write ``trajectories.html`` from the steps that were kept; return None without any."""
     source = root / "turns.jsonl"
     if not source.exists():
         return None
     known = {row["id"]: row for row in rows if row["kind"] == "episode"}
-    kept = {
-        one["id"]: one["turns"]
-        for one in objects(source)
-        if one.get("id") in known and "turns" in one
-    }
-    shown = sorted(kept)[:_MOST_EPISODES]
+    kept = {}
+    with source.open("rb") as lines:
+        for line in lines:
+            with contextlib.suppress(ValueError, TypeError, KeyError):  # cut off by a crash
+                one = json.loads(line)
+                if one["id"] in known:
+                    kept[one["id"]] = one["turns"]
     parts = [_HEAD]
-    for id_ in shown:
+    for id_ in sorted(kept)[:_MOST_EPISODES]:
         parts += _episode(known[id_], kept[id_])
-    if len(kept) > len(shown):
-        parts.append(f"<p>… and {len(kept) - len(shown)} more, in turns.jsonl.</p>")
+    if len(kept) > _MOST_EPISODES:
+        parts.append(f"<p>… and {len(kept) - _MOST_EPISODES} more, in turns.jsonl.</p>")
     return _write(root / "trajectories.html", "".join(parts))
 
 
@@ -146,7 +123,7 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-def _episode(row: dict[str, Any], turns: list[dict[str, Any]]) -> Iterator[str]:
+def _episode(row: Row, turns: list[Row]) -> Iterator[str]:
     kind, mark = ("won", "✓") if row["success"] else ("lost", "✗")
     yield (
         f'<details><summary><span class="{kind}">{mark}</span> {_cut(row["id"])} '
@@ -170,65 +147,48 @@ def _cut(text: str) -> str:
     return html.escape(text[:_MOST_TEXT] + more)
 
 
-class _Document:
-    """Blocks of Markdown, in which text that is not ours is escaped."""
-
-    def __init__(self) -> None:
-        self.blocks: list[str] = []
-
-    def title(self, text: str, level: int = 2) -> None:
-        self.blocks.append(f"{'#' * level} {_cell(text)}")
-
-    def text(self, text: str) -> None:
-        self.blocks.append(_cell(text))
-
-    def lines(self, texts: Iterable[str]) -> None:
-        self.blocks.append("\n".join(f"- {_cell(text)}" for text in texts))
-
-    def table(self, rows: Sequence[dict[str, str]]) -> None:
-        """Add a table of rows with the same columns; nothing without rows."""
-        if rows:
-            lines = [map(_cell, rows[0]), ["---"] * len(rows[0])]
-            lines += [map(_cell, row.values()) for row in rows]
-            self.blocks.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
-
-    def markdown(self) -> str:
-        return "\n\n".join(self.blocks) + "\n"
-
-
-def write_report(result: BenchmarkResult, rows: Sequence[dict[str, Any]], root: Path) -> None:
+def write_report(result: BenchmarkResult, rows: Sequence[Row], root: Path) -> None:
     """Write ``benchmark_report.md``, pictures, and ``trajectories.html``."""
-    config, page = result.config, _Document()
-    page.title("Benchmark", 1)
-    page.text(
+    config = result.config
+    counts = (
         f"{len(result.tasks)} arms on tasks, {config['num_seeds']} seeds,"
         f" {config['num_episodes']} episodes each; {len(result.skipped)} cells skipped,"
         f" {len(result.failed)} failed, {len(result.not_applicable)} not applicable,"
         f" {len(result.missing)} not done."
     )
-    page.blocks.append("\n".join(f"- {line}" for line in _NOTES.splitlines()))
-    _results(page, result)
-    _pictures(page, result, rows, root)
-    _reasons(page, "Skipped", result.skipped)
-    _reasons(page, "Failed", result.failed)
-    _reasons(page, "Not applicable", result.not_applicable)
-    if result.missing:
-        page.title("Not done")
-        rest = len(result.missing) - _MOST_LISTED
-        page.lines([*result.missing[:_MOST_LISTED], *([f"… and {rest} more"] if rest > 0 else [])])
+    page = [
+        "# Benchmark",
+        counts,
+        _NOTES,
+        *_results(result),
+    ]
+    if config["generate_plots"] and result.tasks:
+        try:
+            made = draw(result, root / "plots")
+        except ModuleNotFoundError as error:
+            page.append(f"There are no pictures: {_cell(str(error.name))} is not installed.")
+        else:
+            page.append("## Pictures")
+            for alt, path in made.items():
+                page.append(f"![{alt}]({path.parent.name}/{path.name})")
+                result.files[path.stem] = str(path)
+    page += _reasons("Skipped", result.skipped)
+    page += _reasons("Failed", result.failed)
+    page += _reasons("Not applicable", result.not_applicable)
+    page += _table("Not done", [{"cell": one} for one in result.missing])
     viewer = write_viewer(rows, root) if config["save_detailed_results"] else None
     if viewer is not None:
-        page.title("Trajectories")
-        page.blocks.append(f"[The steps of the first episodes of each cell]({viewer.name})")
+        link = f"[The steps of the first episodes of each cell]({viewer.name})"
+        page += ["## Trajectories", link]
         result.files["trajectories"] = str(viewer)
-    result.files["report"] = str(_write(root / "benchmark_report.md", page.markdown()))
+    text = "\n\n".join(page) + "\n"
+    result.files["report"] = str(_write(root / "benchmark_report.md", text))
 
 
-def _results(page: _Document, result: BenchmarkResult) -> None:
+def _results(result: BenchmarkResult) -> list[str]:
     def named(one: TaskResult) -> dict[str, str]:
         return {"task": one.provenance, "method": one.method, "backbone": one.backbone}
 
-    page.title("On each task")
     results = [
         {
             **named(one),
@@ -236,8 +196,8 @@ def _results(page: _Document, result: BenchmarkResult) -> None:
             "settings": one.settings,
             "seeds": str(len(one.seeds)),
             "episodes": f"{one.episodes:,d}",
-            "success@1": _percent(one.success_rate, one.success_interval),
-            "reward": _number(one.avg_reward, one.reward_interval),
+            "success@1": _show(one.success_rate, ".1%", one.success_interval),
+            "reward": _show(one.avg_reward, ".3f", one.reward_interval),
             "steps": f"{one.avg_steps:.1f}",
             "errors": str(one.errors),
             "time-outs": str(one.timeouts),
@@ -245,102 +205,89 @@ def _results(page: _Document, result: BenchmarkResult) -> None:
         for one in result.tasks
     ]
     columns = ("provenance", "method", "backbone", "model", "settings")
-    others = dict.fromkeys(tuple(row[name] for name in columns) for row in result.not_applicable)
-    for other in others:
+    for other in dict.fromkeys(
+        tuple(row[name] for name in columns) for row in result.not_applicable
+    ):
         shown = dict(zip(("task", *columns[1:]), other, strict=True))
         rest = dict.fromkeys(("seeds", "episodes", "success@1", "reward", "steps", "errors"), "-")
         results.append({**shown, **rest, "success@1": "not applicable", "time-outs": "-"})
-    page.table(results)
-    page.title("What it took")
-    page.table(
-        [
-            {
-                **named(one),
-                "tokens/episode": _or_dash(one.tokens, ",.0f"),
-                "cached": _cached(one, ".0%", one.cached_share),
-                "tokens/s": _or_dash(one.tokens_per_second, ",.0f"),
-                "new tokens/s": _cached(one, ",.0f", one.computed_tokens_per_second),
-                "steps/s": f"{one.steps_per_second:,.1f}",
-                "cost": _or_dash(one.cost, ",.4f", "$"),
-                "cost/success": _or_dash(one.cost_per_success, ",.4f", "$"),
-                "training steps": _or_dash(one.trained_steps, ",d"),
-                "training time": _or_dash(one.training_seconds, ",.0f", "", " s"),
-                "training cost": _or_dash(one.training_cost, ",.4f", "$"),
-                "steps to threshold": _reached(one.steps_to_threshold),
-            }
-            for one in result.tasks
-        ]
-    )
-    page.title("Over tasks")
-    page.table(
-        [
-            {
-                "arm": arm,
-                "tasks": ", ".join(one["tasks"]),
-                "runs": str(one["runs"]),
-                "IQM of success": _percent(one["iqm"], one["iqm_interval"]),
-                "mean of success": _percent(one["mean"], one["mean_interval"]),
-            }
-            for arm, one in result.overall.items()
-        ]
-    )
-    page.title("Comparisons")
-    page.text(
-        "Differences of success rates, in pairs; p of a permutation test, corrected for all of"
-        " them together (Holm). With few pairs, no p can be below the least."
-    )
-    page.table(
-        [
-            {
-                "task": one.provenance,
-                "reference": one.reference,
-                "other": one.other,
-                "difference": _percent(one.difference, one.interval),
-                "pairs": f"{one.pairs} {one.unit}s",
-                "p": f"{one.p:.4f}",
-                "corrected": f"{one.p_corrected:.4f}",
-                "least p": f"{one.least:.4f}",
-            }
-            for one in result.significance_tests
-        ]
-    )
+    took = [
+        {
+            **named(one),
+            "tokens/episode": _show(one.tokens, ",.0f"),
+            "cached": _cached(one, ".0%", one.cached_share),
+            "tokens/s": _show(one.tokens_per_second, ",.0f"),
+            "new tokens/s": _cached(one, ",.0f", one.computed_tokens_per_second),
+            "steps/s": f"{one.steps_per_second:,.1f}",
+            "cost": _show(one.cost, ",.4f", before="$"),
+            "cost/success": _show(one.cost_per_success, ",.4f", before="$"),
+            "training steps": _show(one.trained_steps, ",d"),
+            "training seconds": _show(one.training_seconds, ",.0f"),
+            "training cost": _show(one.training_cost, ",.4f", before="$"),
+            "steps to threshold": _reached(one.steps_to_threshold),
+        }
+        for one in result.tasks
+    ]
+    overall = [
+        {
+            "arm": arm,
+            "tasks": ", ".join(one["tasks"]),
+            "runs": str(one["runs"]),
+            "IQM of success": _show(one["iqm"], ".1%", one["iqm_interval"]),
+            "mean of success": _show(one["mean"], ".1%", one["mean_interval"]),
+        }
+        for arm, one in result.overall.items()
+    ]
+    compared = [
+        {
+            "task": one.provenance,
+            "reference": one.reference,
+            "other": one.other,
+            "difference": _show(one.difference, ".1%", one.interval),
+            "pairs": f"{one.pairs} {one.unit}s",
+            "p": f"{one.p:.4f}",
+            "corrected": f"{one.p_corrected:.4f}",
+            "least p": f"{one.least:.4f}",
+        }
+        for one in result.significance_tests
+    ]
+    return [
+        *_table("On each task", results),
+        *_table("What it took", took),
+        *_table("Over tasks", overall),
+        *_table(
+            "Comparisons",
+            compared,
+            "Differences of success rates, in pairs; p of a permutation test, corrected for all of"
+            " them together (Holm). With few pairs, no p can be below the least.",
+        ),
+    ]
 
 
-def _pictures(
-    page: _Document, result: BenchmarkResult, rows: Sequence[dict[str, Any]], root: Path
-) -> None:
-    if not result.config["generate_plots"] or not result.tasks:
-        return
-    try:
-        made = draw(result, rows, root / "plots")
-    except ModuleNotFoundError as error:
-        page.text(f"There are no pictures: {error.name} is not installed.")
-        return
-    page.title("Pictures")
-    for alt, path in made.items():
-        page.blocks.append(f"![{alt}]({path.parent.name}/{path.name})")
-        result.files[path.stem] = str(path)
-
-
-def _reasons(page: _Document, title: str, rows: Sequence[dict[str, Any]]) -> None:
+def _table(title: str, rows: Sequence[Mapping[str, str]], text: str = "") -> list[str]:
+    """Write a section with a table of rows that have the same columns; none without rows."""
     if not rows:
-        return
-    page.title(title)
+        return []
+    lines = [map(_cell, rows[0]), ["---"] * len(rows[0])]
+    lines += [map(_cell, row.values()) for row in rows[:_MOST_LISTED]]
+    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    more = f"… and {len(rows) - _MOST_LISTED} more." if len(rows) > _MOST_LISTED else ""
+    return [part for part in (f"## {title}", text, table, more) if part]
+
+
+def _reasons(title: str, rows: Sequence[Row]) -> list[str]:
     reasons: dict[tuple[str, ...], list[int]] = {}
     columns = ("provenance", "method", "backbone", "reason")
     for row in rows:
         reasons.setdefault(tuple(row[name] for name in columns), []).append(row["seed"])
-    page.table(
-        [
-            {
-                **dict(zip(("task", *columns[1:]), key, strict=True)),
-                "seeds": f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else str(seeds[0]),
-            }
-            for key, seeds in list(reasons.items())[:_MOST_LISTED]
-        ]
-    )
-    if len(reasons) > _MOST_LISTED:
-        page.text(f"… and {len(reasons) - _MOST_LISTED} more, in rows.jsonl.")
+    listed = [
+        {
+            **dict(zip(("task", *columns[1:]), key, strict=True)),
+            "seeds": f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else str(seeds[0]),
+        }
+        for key, seeds in reasons.items()
+    ]
+    return _table(title, listed)
 
 
 def _reached(steps: Sequence[float | None]) -> str:
@@ -353,25 +300,14 @@ def _reached(steps: Sequence[float | None]) -> str:
     return f"{median} ({len(known)} of {len(steps)})"
 
 
-def _percent(value: float, interval: Interval) -> str:
-    ends = "" if interval is None else f" ({interval[0] * 100:.1f} … {interval[1] * 100:.1f})"
-    return f"{value * 100:.1f} %{ends}"
-
-
-def _number(value: float, interval: Interval) -> str:
-    ends = "" if interval is None else f" ({interval[0]:.3f} … {interval[1]:.3f})"
-    return f"{value:.3f}{ends}"
-
-
-def _or_dash(value: float | None, form: str, before: str = "", after: str = "") -> str:
-    return "-" if value is None else f"{before}{format(value, form)}{after}"
+def _show(value: float | None, form: str, interval: Interval = None, before: str = "") -> str:
+    ends = "" if interval is None else f" ({interval[0]:{form}} … {interval[1]:{form}})"
+    return "-" if value is None else f"{before}{value:{form}}{ends}"
 
 
 def _cached(one: TaskResult, form: str, value: float | None) -> str:
     """Format what depends on a cache; some servers do not report it, which is not 0."""
-    if value is None and one.tokens is not None:
-        return "not reported"
-    return _or_dash(value, form)
+    return "not reported" if value is None and one.tokens is not None else _show(value, form)
 
 
 def _cell(text: str) -> str:

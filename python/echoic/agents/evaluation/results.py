@@ -3,8 +3,6 @@
 An *arm* is a method with its language model, if it has one. Numbers are of one arm on one task, or
 of one arm on all tasks that every seed of it was evaluated on.
 
-Decisions:
-
 - The success of a run is the share of its episodes that the environment called a success. Episodes
   that ended with an error or a time-out count as failures: leaving them out would favour methods
   that fail early. Their numbers stand beside it.
@@ -13,8 +11,6 @@ Decisions:
 - Pairs of a comparison are runs with the same seed, of the episodes that both have. If neither
   method trains, they are episodes with the same seed of the environment. All comparisons of a
   benchmark are corrected together.
-- Tokens per second are those that a model read or wrote, by the seconds of the episodes, the
-  environment's included. Tokens from a cache are in it, and counted apart.
 """
 
 from __future__ import annotations
@@ -45,71 +41,48 @@ __all__ = ["BenchmarkResult", "Comparison", "TaskResult", "summarize"]
 
 Row = dict[str, Any]
 Interval = tuple[float, float] | None
+_LABELS = ("task", "provenance", "method", "backbone", "model", "settings")
 
 
 @dataclass
 class TaskResult:
     """The result of an arm on a task.
 
-    Attributes:
-        task: The name of the environment.
-        provenance: The same with where its data comes from, such as ``"webshop-generated"``.
-        method: The name of the method.
-        backbone: That of the language model, or ``"-"``.
-        model: The language model that the backbone's name meant.
-        settings: With task, method and backbone, the filter of its rows in ``rows.jsonl``.
-        seeds: The seeds that have all their episodes.
-        episodes: Number of episodes.
-        success_rate: The share of them that succeeded.
-        success_interval: 95 % of such intervals hold the true one: Wilson's over episodes, or for
-            methods that train the bootstrap's over runs, None for fewer than five or equal ones.
-        avg_reward: Mean reward of an episode.
-        reward_interval: The bootstrap's, over the same.
-        avg_steps: Mean steps of an episode.
-        success_rates: Of each seed, in their order.
-        tokens: Read and written per episode; None for methods that act without a language model.
-        cached_share: Share of the tokens read that came from a cache; None if a server does not
-            report it.
-        tokens_per_second: Read and written; see above.
-        computed_tokens_per_second: The same without those from a cache.
-        steps_per_second: Steps of the environment.
-        cost: Cost of all episodes in US dollars; None where a price is not known.
-        cost_per_success: The same by successes; None without one.
-        timeouts: Episodes that took too long.
-        errors: Episodes that ended with an error.
-        trained_steps: Most steps of a training.
-        training_seconds: Mean over seeds; None where it is not known of one.
-        training_cost: Mean cost of judging in US dollars, over seeds.
-        steps_to_threshold: For each seed, the step of training at which an evaluation reached the
-            threshold, or None.
+    Intervals hold the true value in 95 of 100 cases: Wilson's over episodes for success rates of
+    methods that do not train, else the bootstrap's, over runs for methods that train. They are None
+    for fewer than five values, or equal ones. What is not known is None too: tokens of methods that
+    act without a language model, cached ones if a server does not report them, costs without a
+    price, and costs per success without one.
     """
 
     task: str
-    provenance: str
+    provenance: str  # the task with where its data comes from, such as "webshop-generated"
     method: str
     backbone: str
-    model: str
+    model: str  # what the backbone's name meant
     settings: str
-    seeds: list[int]
+    seeds: list[int]  # those with all their episodes
     episodes: int
     success_rate: float
     success_interval: Interval
     avg_reward: float
     reward_interval: Interval
     avg_steps: float
-    success_rates: list[float]
-    tokens: float | None
-    cached_share: float | None
-    tokens_per_second: float | None
-    computed_tokens_per_second: float | None
+    success_rates: list[float]  # of each seed
+    tokens: float | None  # read and written, per episode
+    cached_share: float | None  # of the tokens read
+    tokens_per_second: float | None  # by the seconds of the episodes, the environment's included
+    computed_tokens_per_second: float | None  # without those from a cache
     steps_per_second: float
-    cost: float | None
+    cost: float | None  # US dollars
     cost_per_success: float | None
     timeouts: int
     errors: int
     trained_steps: int | None = None
-    training_seconds: float | None = None
-    training_cost: float | None = None
+    training_seconds: float | None = None  # mean over seeds
+    training_cost: float | None = None  # of judging, mean over seeds
+    # For each training, its evaluations, and the step of the first that reached the threshold.
+    curves: list[list[Row]] = field(default_factory=list)
     steps_to_threshold: list[float | None] = field(default_factory=list)
 
     @property
@@ -119,64 +92,33 @@ class TaskResult:
 
     @property
     def filter(self) -> dict[str, str]:
-        """The entries that its rows share."""
+        """The entries that its rows in ``rows.jsonl`` share."""
         return {name: getattr(self, name) for name in ("task", "method", "backbone", "settings")}
 
 
 @dataclass
 class Comparison:
-    """The reference beside another arm, on a task.
-
-    Attributes:
-        task: The name of the environment.
-        provenance: The same with where its data comes from.
-        reference: The arm that others are compared with.
-        other: The other.
-        unit: What a pair is: ``"run"`` or ``"episode"``.
-        pairs: Number of pairs.
-        difference: The reference's success rate less the other's.
-        interval: Its interval, as those of results.
-        p: Of the permutation test, on its own.
-        p_corrected: The same for all comparisons together, after Holm.
-        least: The least ``p`` that this number of pairs can give.
-    """
+    """The reference beside another arm, on a task."""
 
     task: str
     provenance: str
     reference: str
     other: str
-    unit: str
+    unit: str  # what a pair is: "run" or "episode"
     pairs: int
-    difference: float
+    difference: float  # the reference's success rate less the other's
     interval: Interval
-    p: float
-    p_corrected: float
-    least: float
+    p: float  # of the permutation test, on its own
+    p_corrected: float  # for all comparisons together, after Holm
+    least: float  # the least p that this number of pairs can give
 
 
 @dataclass
 class BenchmarkResult:
     """The result of a benchmark.
 
-    Dicts are by task and arm, such as ``success_rates["minigrid"]["react (gpt-4o)"]``.
-
-    Attributes:
-        config: Its settings.
-        tasks: The result of each arm on each task.
-        success_rates: Shares of episodes.
-        avg_rewards: Mean rewards of an episode.
-        tokens_per_second: Read and written; None for methods without a language model.
-        cost_efficiency: US dollars for a success; None where there is none or no price.
-        confidence_intervals: Of success rates.
-        significance_tests: The reference beside the other arms.
-        overall: By arm, over tasks: ``iqm``, ``iqm_interval``, ``mean``, ``mean_interval`` of the
-            runs' success rates, ``tasks`` and ``runs``.
-        skipped: Cells for which something was missing, with reasons.
-        failed: Cells that went wrong, with reasons.
-        not_applicable: Cells whose method can't act in their task, with reasons.
-        missing: Cells that are not done, or not all their episodes.
-        seconds: Duration of this run.
-        files: Files that were written, by name.
+    The dicts are by task and arm; ``cost_efficiency`` has costs per success. Cells that were
+    skipped, failed or are not applicable are rows with a reason, and in no number.
     """
 
     config: dict[str, Any]
@@ -187,12 +129,12 @@ class BenchmarkResult:
     cost_efficiency: dict[str, dict[str, float | None]] = field(default_factory=dict)
     confidence_intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)
     significance_tests: list[Comparison] = field(default_factory=list)
-    overall: dict[str, dict[str, Any]] = field(default_factory=dict)
-    skipped: list[Row] = field(default_factory=list)
-    failed: list[Row] = field(default_factory=list)
-    not_applicable: list[Row] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    seconds: float = 0.0
+    overall: dict[str, dict[str, Any]] = field(default_factory=dict)  # by arm, over tasks
+    skipped: list[Row] = field(default_factory=list)  # something was missing
+    failed: list[Row] = field(default_factory=list)  # something went wrong
+    not_applicable: list[Row] = field(default_factory=list)  # the method can't act in the task
+    missing: list[str] = field(default_factory=list)  # cells that are not done
+    seconds: float = 0.0  # of this run
     files: dict[str, str] = field(default_factory=dict)
 
     def as_data(self) -> dict[str, Any]:
@@ -205,7 +147,7 @@ def summarize(
 ) -> BenchmarkResult:
     """Compute the result from the rows of these cells."""
     result = BenchmarkResult(config=asdict(config))
-    without = {
+    reasons = {
         "skipped": result.skipped,
         "failed": result.failed,
         "not applicable": result.not_applicable,
@@ -222,19 +164,19 @@ def summarize(
             trainings[cell_id] = row
         elif row["kind"] == "episode" and row["episode"] < config.num_episodes:
             episodes[cell_id].append(row)
-        elif row.get("status") in without:
-            without[row["status"]].append(row)
+        elif row.get("status") in reasons:
+            reasons[row["status"]].append(row)
             ended.add(cell_id)
     arms: dict[tuple[str, ...], list[CellName]] = defaultdict(list)
     for cell in cells:
         own = episodes[cell.id]
-        if len(own) < config.num_episodes:
-            if cell.id not in ended:
-                result.missing.append(cell.id)
-        elif not all_errors(own):
+        if len(own) == config.num_episodes and not all_errors(own):
             arms[cell.task, cell.method, cell.backbone, cell.settings].append(cell)
-        elif cell.id not in ended:
-            # A dead model or a broken task shows nothing of a method.
+        elif cell.id in ended:
+            continue
+        elif len(own) < config.num_episodes:
+            result.missing.append(cell.id)
+        else:  # a dead model or a broken task shows nothing of a method
             more = {"status": "failed", "reason": f"only errors, such as {own[-1]['error']}"}
             result.failed.append({"id": cell.id, "kind": "cell", **cell.labels, **more})
     found: dict[tuple[str, str], list[list[Row]]] = {}
@@ -244,15 +186,14 @@ def summarize(
         one = _task_result(done, runs, trained, config.success_threshold)
         found[one.task, one.arm] = runs
         result.tasks.append(one)
-        for target, value in (
-            (result.success_rates, one.success_rate),
-            (result.avg_rewards, one.avg_reward),
-            (result.tokens_per_second, one.tokens_per_second),
-            (result.cost_efficiency, one.cost_per_success),
-            (result.confidence_intervals, one.success_interval),
+        for name, value in (
+            ("success_rates", one.success_rate),
+            ("avg_rewards", one.avg_reward),
+            ("tokens_per_second", one.tokens_per_second),
+            ("cost_efficiency", one.cost_per_success),
+            ("confidence_intervals", one.success_interval),
         ):
-            by_task: dict[str, Any] = target
-            by_task.setdefault(one.task, {})[one.arm] = value
+            getattr(result, name).setdefault(one.task, {})[one.arm] = value
     _compare(result, found, config.reference)
     _overall(result)
     return result
@@ -270,7 +211,8 @@ def _task_result(
     threshold: float,
 ) -> TaskResult:
     rows = [row for run in runs for row in run]
-    count = len(rows)
+    first, count = cells[0], len(rows)
+    successes = sum(bool(row["success"]) for row in rows)
 
     def total(name: str) -> float:
         return float(sum(row[name] for row in rows))
@@ -282,25 +224,18 @@ def _task_result(
         return bootstrap_interval([[value for run in values for value in run]])
 
     seconds = max(total("seconds"), 1e-9)
-    successes = sum(bool(row["success"]) for row in rows)
     # A judge's tokens are of training: acting uses no model then.
     speaks = total("requests") > 0
-    judged = [row["measures"]["judge_cost"] for row in trainings if "judge_cost" in row["measures"]]
     read, both = total("tokens_in"), total("tokens_in") + total("tokens_out")
     # Unknown of one answer is unknown of all.
-    known = speaks and all(row["tokens_cached"] is not None for row in rows)
-    cached = total("tokens_cached") if known else None
-    priced = speaks and all(row["cost"] is not None for row in rows)
-    cost = total("cost") if priced else None
+    cached, cost = (
+        total(name) if speaks and all(row[name] is not None for row in rows) else None
+        for name in ("tokens_cached", "cost")
+    )
+    judged = [row["measures"]["judge_cost"] for row in trainings if "judge_cost" in row["measures"]]
     curves = [row["curve"] for row in trainings if row["curve"]]
-    first = cells[0]
     return TaskResult(
-        task=first.task,
-        provenance=first.provenance,
-        method=first.method,
-        backbone=first.backbone,
-        model=first.model,
-        settings=first.settings,
+        **{name: getattr(first, name) for name in _LABELS},
         seeds=[cell.seed for cell in cells],
         episodes=count,
         success_rate=successes / count,
@@ -319,8 +254,9 @@ def _task_result(
         timeouts=sum(row["ended"] == "timeout" for row in rows),
         errors=sum(row["ended"] == "error" for row in rows),
         trained_steps=max((row["steps"] for row in trainings), default=None),
-        training_cost=_mean(judged),
         training_seconds=_mean([row["seconds"] for row in trainings]),
+        training_cost=_mean(judged),
+        curves=curves,
         steps_to_threshold=[
             steps_to_threshold(
                 [one["step"] for one in curve], [one["success_rate"] for one in curve], threshold
@@ -346,13 +282,23 @@ def _compare(
             if other.task != first.task or other.method == reference or len(models) > 1:
                 continue
             trained = first.trained_steps is not None or other.trained_steps is not None
-            differences = _differences(
-                found[first.task, first.arm], found[other.task, other.arm], by_run=trained
-            )
-            if not differences:
-                continue
-            result.significance_tests.append(
-                Comparison(
+            theirs = {
+                row["environment_seed"]: float(row["success"])
+                for run in found[other.task, other.arm]
+                for row in run
+            }
+            runs = [
+                [
+                    row["success"] - theirs[row["environment_seed"]]
+                    for row in run
+                    if row["environment_seed"] in theirs
+                ]
+                for run in found[first.task, first.arm]
+            ]
+            pairs = [run if not trained else [float(np.mean(run))] for run in runs if run]
+            differences = [one for run in pairs for one in run]
+            if differences:
+                comparison = Comparison(
                     task=first.task,
                     provenance=first.provenance,
                     reference=first.arm,
@@ -365,25 +311,10 @@ def _compare(
                     p_corrected=1.0,
                     least=least_p(len(differences)),
                 )
-            )
+                result.significance_tests.append(comparison)
     corrected = holm([one.p for one in result.significance_tests])
     for one, probability in zip(result.significance_tests, corrected, strict=True):
         one.p_corrected = probability
-
-
-def _differences(first: list[list[Row]], other: list[list[Row]], *, by_run: bool) -> list[float]:
-    of_other = {row["environment_seed"]: float(row["success"]) for run in other for row in run}
-    runs = [
-        [
-            float(row["success"]) - of_other[row["environment_seed"]]
-            for row in run
-            if row["environment_seed"] in of_other
-        ]
-        for run in first
-    ]
-    if by_run:
-        return [float(np.mean(run)) for run in runs if run]
-    return [one for run in runs for one in run]
 
 
 def _overall(result: BenchmarkResult) -> None:

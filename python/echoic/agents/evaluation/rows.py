@@ -3,13 +3,7 @@
 The ``kind`` of a row is ``"episode"``, ``"training"`` (measurements of a training), or ``"cell"``
 (one that was skipped, failed or is not applicable, with the reason). The last row of an ``id``
 counts: a cell that failed may have succeeded later. Every number of a report comes from these.
-
-# Invariants
-
-1. One process writes at a time; another gets an error.
-2. A line is written at once and whole; if that fails it is removed. A partial last line of a crash
-   is cut off. Nothing is forced to the disk: a loss of power may lose rows.
-3. Numbers that JSON does not have, such as the cost of a model without a price, are null.
+Numbers that JSON does not have, such as the cost of a model without a price, are null.
 """
 
 from __future__ import annotations
@@ -17,94 +11,79 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from echoic._json import finite
-from echoic.errors import ClosedError, StorageError
+from echoic.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    import os
+    from collections.abc import Mapping
 
     from typing_extensions import Self
 
-__all__ = ["Rows", "objects", "read_rows"]
-
-ROWS = "rows.jsonl"
+__all__ = ["Rows", "read_rows"]
 
 
 def read_rows(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     """Read the rows that count, by ``id``, in the order of their first appearance.
 
+    A partial last line, of a benchmark that was killed, is left out.
+
     Args:
         path: The file, or a benchmark's folder.
+
+    Raises:
+        StorageError: If a line is no row.
     """
     file = Path(path)
-    if file.is_dir():
-        file = file / ROWS
-    return _parse(file.read_bytes())[0] if file.exists() else {}
-
-
-def _parse(content: bytes) -> tuple[dict[str, dict[str, Any]], int]:
-    """Return the rows, and the number of bytes in whole lines."""
+    file = file / "rows.jsonl" if file.is_dir() else file
     rows: dict[str, dict[str, Any]] = {}
-    whole = content.rfind(b"\n") + 1
-    for number, line in enumerate(content[:whole].splitlines(), 1):
+    content = file.read_bytes() if file.exists() else b""
+    for number, line in enumerate(content.split(b"\n")[:-1], 1):
         row: Any = None
         with contextlib.suppress(ValueError):
             row = json.loads(line)
         if not isinstance(row, dict) or not {"id", "kind"} <= set(row):
-            raise StorageError(f"line {number} of the rows is no row: {line[:80]!r}")
+            raise StorageError(f"line {number} of {file} is no row: {line[:80]!r}")
         rows[row["id"]] = row
-    return rows, whole
-
-
-def objects(path: Path) -> Iterator[dict[str, Any]]:
-    """Iterate over a file of one object a line, without partial lines of a crash."""
-    with path.open("rb") as lines:
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                one = json.loads(line)
-                if isinstance(one, dict):
-                    yield one
+    return rows
 
 
 class Rows:
-    """The rows of a folder, opened to add more; those that are there stay.
+    """The rows of a folder, opened by one process to add more; those that are there stay.
 
     Raises:
         StorageError: If another process has opened them, or a line is no row.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.path = Path(folder) / ROWS
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        path = Path(folder) / "rows.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab+", buffering=0)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._rows, whole = _parse(self.path.read_bytes())
-            os.ftruncate(self._file, whole)
+            self._rows = read_rows(path)
+            self._file.seek(0)
+            self._file.truncate(self._file.read().rfind(b"\n") + 1)
         except BaseException as error:
-            os.close(self._file)
+            self._file.close()
             if isinstance(error, BlockingIOError):
-                raise StorageError(f"another benchmark is writing to {self.path}") from None
+                raise StorageError(f"another benchmark is writing to {path}") from None
             raise
-        self._open = True
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Add a row."""
-        if not self._open:
-            raise ClosedError(f"{self.path} is closed")
+        """Add a row, whole or not at all. A loss of power may lose it."""
         data: dict[str, Any] = finite(dict(row))
         # Answers of models may not be UTF-8, such as half of a pair of surrogates.
         line = json.dumps(data, allow_nan=False).encode("ascii") + b"\n"
-        before = os.fstat(self._file).st_size
+        before = self._file.seek(0, 2)
         try:
             while line:
-                line = line[os.write(self._file, line) :]
+                line = line[self._file.write(line) :]
         except BaseException:
-            os.ftruncate(self._file, before)
+            self._file.truncate(before)
             raise
         self._rows[data["id"]] = data
 
@@ -117,14 +96,8 @@ class Rows:
         """All rows that count."""
         return tuple(self._rows.values())
 
-    def close(self) -> None:
-        """Let other processes write."""
-        if self._open:
-            self._open = False
-            os.close(self._file)
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._file.close()

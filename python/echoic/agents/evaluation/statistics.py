@@ -1,22 +1,19 @@
-"""Statistics of a few runs, which assume no normal distribution.
+"""Statistics of a few runs, by scipy, which assume no normal distribution.
 
-The intervals are *expanded* percentile intervals of a stratified bootstrap (Hesterberg, "What
-Teachers Should Know About the Bootstrap", 2015). Plain ones are too narrow for few runs: with ten,
-95 % of them hold the true mean in about 91 cases of 100, and the expanded ones in about 95. With
-five runs of a single task they still do so in 90 only: five values show too little of the tails.
-
-A bootstrap can't know what it never saw: of twenty episodes that succeed once in twenty, a third
-have no success at all, and it would be sure of 0. Shares of episodes therefore have Wilson's
-interval, and where runs are all the same there is no bootstrap of them.
+The intervals are percentile intervals of a stratified bootstrap, *expanded* as Hesterberg describes
+("What Teachers Should Know About the Bootstrap", 2015): of ten normally distributed runs, those of
+95 % hold the true mean in 94 cases of 100, and BCa intervals in 90; of five runs, in 93 and in 84.
+Runs that are all equal have no bootstrap interval, and shares of episodes have Wilson's, since a
+bootstrap of nothing but failures would be sure of 0.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from echoic.errors import ArgumentError
 
@@ -35,14 +32,8 @@ __all__ = [
     "wilson_interval",
 ]
 
-_UPPER = 0.975
-# Most pairs of which all permutations are counted.
-_EXACT = 16
-_DRAWN = 20_000
-# Five runs of one task.
-_LEAST_FREEDOM = 4
-# The share of values that a statistic leaves out at either end.
-_TRIMMED = {"mean": 0.0, "iqm": 0.25}
+# Most ways to choose signs that are counted; of more, this many are drawn.
+_WAYS = 20_000
 
 
 def interquartile_mean(values: ArrayLike) -> float:
@@ -58,11 +49,7 @@ def interquartile_mean(values: ArrayLike) -> float:
 
 
 def bootstrap_interval(
-    strata: Sequence[ArrayLike],
-    *,
-    statistic: str = "mean",
-    resamples: int = 2000,
-    seed: int = 0,
+    strata: Sequence[ArrayLike], *, statistic: str = "mean", resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float] | None:
     """Compute a 95 % interval for a statistic; runs are resampled within each stratum.
 
@@ -73,9 +60,8 @@ def bootstrap_interval(
         seed: Seed of the resamples.
 
     Returns:
-        The ends; None if a stratum has one run, a single stratum fewer than five (an interval
-        between the least and the most of three would hold the truth in 75 of 100), or all runs of
-        every stratum are equal, which shows nothing of how runs differ.
+        The ends; None if a stratum has one run, a single stratum fewer than five, or all runs of
+        every stratum are equal.
 
     >>> bootstrap_interval([[1.0]]) is None
     True
@@ -83,23 +69,27 @@ def bootstrap_interval(
     groups = [np.asarray(values, np.float64).reshape(-1) for values in strata]
     if not groups or any(not group.size for group in groups):
         raise ArgumentError("every stratum needs at least one value")
-    if statistic not in _TRIMMED:
+    if statistic not in ("mean", "iqm"):
         raise ArgumentError(f"statistic must be mean or iqm, not {statistic!r}")
     smallest = min(group.size for group in groups)
     freedom = sum(group.size for group in groups) - len(groups)
-    equal = all((group == group[0]).all() for group in groups)
-    if smallest == 1 or freedom < _LEAST_FREEDOM or equal:
+    if smallest == 1 or freedom < 4 or all(np.ptp(group) == 0 for group in groups):
         return None
-    wider = math.sqrt(smallest / (smallest - 1)) * float(stats.t.ppf(_UPPER, freedom))
-    tail = float(stats.norm.cdf(-wider))
-    rng = np.random.default_rng(seed)
-    # By hand, because scipy's bootstrap takes three times as long.
-    drawn = np.concatenate(
-        [group[rng.integers(group.size, size=(resamples, group.size))] for group in groups], axis=1
-    )
-    found = stats.trim_mean(drawn, _TRIMMED[statistic], axis=1)
-    low, high = np.quantile(found, (tail, 1 - tail))
-    return float(low), float(high)
+
+    def of(*drawn: Any, axis: int) -> Any:
+        values = np.concatenate(drawn, axis)
+        return values.mean(axis) if statistic == "mean" else stats.trim_mean(values, 0.25, axis)
+
+    wider = math.sqrt(smallest / (smallest - 1)) * special.stdtrit(freedom, 0.975)
+    found = stats.bootstrap(
+        groups,
+        of,
+        n_resamples=resamples,
+        confidence_level=1 - 2 * special.ndtr(-wider),
+        method="percentile",
+        random_state=np.random.default_rng(seed),
+    ).confidence_interval
+    return float(found.low), float(found.high)
 
 
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
@@ -117,7 +107,7 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
 def permutation_test(differences: ArrayLike, *, seed: int = 0) -> float:
     """Compute the two-sided p of a mean difference of pairs under random signs.
 
-    If methods do not differ, each pair might as well be the other way round. For up to 16 pairs
+    If methods do not differ, each pair might as well be the other way round. For up to 14 pairs
     that differ all ways are counted, and for more, 20,000 ways are drawn.
 
     >>> permutation_test([1.0, 1.0, 1.0, 1.0, 1.0])
@@ -128,23 +118,24 @@ def permutation_test(differences: ArrayLike, *, seed: int = 0) -> float:
         raise ArgumentError("differences must be finite numbers")
     # Pairs without a difference are the same both ways, and change no count.
     pairs = pairs[pairs != 0]
-    # Some sums that are equal differ by rounding.
-    observed = abs(pairs.sum()) * (1 - 1e-12)
-    # By matrix products: scipy's test calls Python for each way, which takes seconds.
-    if pairs.size <= _EXACT:
-        ways = (np.arange(1 << pairs.size)[:, None] >> np.arange(pairs.size)) & 1
-        return float(np.mean(np.abs((2.0 * ways - 1) @ pairs) >= observed))
-    rng = np.random.default_rng(seed)
-    # In parts: all ways at once would need 160 kB for each pair.
-    sums = [rng.choice((-1.0, 1.0), (_DRAWN // 20, pairs.size)) @ pairs for _ in range(20)]
-    hits = int(np.count_nonzero(np.abs(sums) >= observed))
-    # With the observed way, which is one too.
-    return (hits + 1) / (_DRAWN + 1)
+    if pairs.size < 2:  # one pair has two ways, which are as extreme as each other
+        return 1.0
+    found = stats.permutation_test(
+        (pairs,),
+        lambda values, axis: np.abs(values.sum(axis)),
+        permutation_type="samples",
+        alternative="greater",
+        vectorized=True,
+        n_resamples=_WAYS,
+        batch=500,  # all ways at once would need 320 kB for each pair
+        random_state=np.random.default_rng(seed),
+    )
+    return float(found.pvalue)
 
 
 def least_p(pairs: int) -> float:
     """Return the least p that a test of this number of pairs can give."""
-    return min(1.0, 2.0 ** (1 - pairs)) if pairs <= _EXACT else 1 / (_DRAWN + 1)
+    return min(1.0, 2.0 ** (1 - pairs)) if pairs <= math.log2(_WAYS) else 1 / (_WAYS + 1)
 
 
 def holm(probabilities: Sequence[float]) -> list[float]:
@@ -170,6 +161,5 @@ def steps_to_threshold(
     """
     if len(steps) != len(values):
         raise ArgumentError(f"{len(steps)} steps have {len(values)} values")
-    return next(
-        (step for step, value in zip(steps, values, strict=True) if value >= threshold), None
-    )
+    curve = zip(steps, values, strict=True)
+    return next((step for step, value in curve if value >= threshold), None)

@@ -22,11 +22,9 @@ if TYPE_CHECKING:
     from echoic.agents.llm.learner import *
     from echoic.agents.llm.lora import *
     from echoic.agents.llm.model import *
-    from echoic.agents.llm.radix import *
     from echoic.agents.llm.remote import *
     from echoic.agents.llm.replica import *
     from echoic.agents.llm.requests import *
-    from echoic.agents.llm.routing import *
     from echoic.agents.llm.scheduler import *
     from echoic.agents.llm.soft_prefix import *
     from echoic.agents.llm.tasks import *
@@ -36,20 +34,18 @@ if TYPE_CHECKING:
 _MODULES = {
     "batch": "TokenBatch",
     "batcher": "Batcher",
-    "cache": "KVCacheManager PagePool",
+    "cache": "KVCacheManager PagePool RadixTree",
     "config": "ExecutionConfig",
     "conversation": "Answer Conversation TurnCounts",
     "engine": "AsyncExecutionEngine",
     "group_replay": "GroupReplay",
     "learner": "GRPOConfig GRPOLearner PPOTokenConfig PPOTokenLearner RLOOConfig RLOOLearner "
     "TokenLearner TokenLearnerConfig",
-    "lora": "LoRAConfig add_lora merge_lora without_lora",
+    "lora": "LoRAConfig add_lora",
     "model": "CausalModel KVShape PagedBatch Span TinyConfig TinyTransformer",
-    "radix": "RadixTree",
-    "remote": "RemoteEngine",
+    "remote": "PrefixRouter RemoteConfig RemoteEngine",
     "replica": "DIALECTS Dialect Fault Replica",
     "requests": "RolloutRequest RolloutResult RolloutToken SamplingParams",
-    "routing": "PrefixRouter RemoteConfig",
     "scheduler": "LatencyScheduler",
     "soft_prefix": "PlanPrefix TurnPlans",
     "tasks": (

@@ -33,6 +33,19 @@ __all__ = ["TokenBatch"]
 
 # A probability rounds to a little more than 1; one that was given for its logarithm is far above.
 _ROUNDING = 1e-3
+_OF_TOKENS: dict[str, Any] = {
+    "tokens": np.int64,
+    "logprobs": np.float32,
+    "mask": np.bool_,
+    "lags": np.int64,
+    "token_rewards": np.float64,
+}
+_OTHERS: dict[str, Any] = {
+    "offsets": np.int64,
+    "rewards": np.float64,
+    "group_offsets": np.int64,
+    "importance": np.float64,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,52 +86,31 @@ class TokenBatch:
 
     def __post_init__(self) -> None:
         """Cast arrays to the dtypes that a learner needs, and check that they fit each other."""
-        dtypes = {
-            "tokens": np.int64,
-            "logprobs": np.float32,
-            "mask": np.bool_,
-            "offsets": np.int64,
-            "rewards": np.float64,
-            "group_offsets": np.int64,
-            "lags": np.int64,
-        }
-        per_token = ["tokens", "logprobs", "mask", "lags"]
-        if self.token_rewards is not None:
-            dtypes["token_rewards"] = np.float64
-            per_token.append("token_rewards")
-        if self.importance is not None:
-            dtypes["importance"] = np.float64
-        for name, dtype in dtypes.items():
-            array = np.asarray(getattr(self, name))
-            if array.ndim != 1:
-                raise ArgumentError(f"{name} has one axis, got the shape {array.shape}")
-            object.__setattr__(self, name, np.array(array, dtype))
-        _check_offsets("offsets", self.offsets)
-        _check_offsets("group_offsets", self.group_offsets)
-        sizes = {**dict.fromkeys(per_token, int(self.offsets[-1])), "rewards": len(self)}
-        for name in ("plans", "importance"):
-            if getattr(self, name) is not None:
-                sizes[name] = len(self)
-        for name, size in sizes.items():
-            if len(getattr(self, name)) != size:
+        for name, dtype in (_OF_TOKENS | _OTHERS).items():
+            if (given := getattr(self, name)) is not None:
+                array = np.array(given, dtype)
+                if array.ndim != 1:
+                    raise ArgumentError(f"{name} has one axis, got the shape {array.shape}")
+                object.__setattr__(self, name, array)
+        ends = {name: _end(name, getattr(self, name)) for name in ("offsets", "group_offsets")}
+        of_items = ("rewards", "importance", "plans")
+        for name in (*_OF_TOKENS, *of_items):
+            size = len(self) if name in of_items else ends["offsets"]
+            if (array := getattr(self, name)) is not None and len(array) != size:
                 raise ArgumentError(
-                    f"expected {size} values of {name}, as offsets say, got "
-                    f"{len(getattr(self, name))}"
+                    f"expected {size} values of {name}, as offsets say, got {len(array)}"
                 )
-        if self.group_offsets[-1] != len(self):
+        if ends["group_offsets"] != len(self):
             raise ArgumentError(
-                f"group_offsets end at {self.group_offsets[-1]}, but there are {len(self)} items"
+                f"group_offsets end at {ends['group_offsets']}, but there are {len(self)} items"
             )
         self.mask[self.offsets[:-1][self.lengths > 0]] = False
-        self._check_values()
-
-    def _check_values(self) -> None:
         if (self.tokens < 0).any():
             raise ArgumentError(f"token numbers are at least 0, got {self.tokens.min()}")
         drawn = self.logprobs[self.mask]
         if not np.isfinite(drawn).all():
             raise ArgumentError("logprobs of tokens in the mask must be finite numbers")
-        if len(drawn) and drawn.max() > _ROUNDING:
+        if drawn.max(initial=0) > _ROUNDING:
             raise ArgumentError(
                 f"logprobs are logarithms of probabilities, at most 0; got {drawn.max():g}"
             )
@@ -147,23 +139,19 @@ class TokenBatch:
             reward: The field of rewards, of a batch without rewards of tokens.
             rewards: The column of rewards of tokens, if there is one. An item's is their sum.
         """
-        shift = np.repeat(batch.starts - batch.offsets[:-1], batch.lengths)
-        cells = np.arange(batch.tokens) + shift
-
-        def flat(array: Array) -> Array:
-            found: Array = array.reshape(-1)[cells]
-            return found
-
-        each = flat(batch[rewards]) if rewards in batch.columns else None
+        cells = np.arange(batch.tokens) + np.repeat(
+            batch.starts - batch.offsets[:-1], batch.lengths
+        )
+        each = batch[rewards].reshape(-1)[cells] if rewards in batch.columns else None
         plans: tuple[Any, ...] = tuple(batch.blobs(i).get("plans") for i in range(len(batch)))
         return cls(
-            tokens=flat(batch[tokens]),
-            logprobs=flat(batch[logprobs]),
-            mask=flat(batch[mask]) != 0,
+            tokens=batch[tokens].reshape(-1)[cells],
+            logprobs=batch[logprobs].reshape(-1)[cells],
+            mask=batch[mask].reshape(-1)[cells] != 0,
             offsets=batch.offsets,
             rewards=batch[reward] if each is None else _sums(each, batch.lengths),
             group_offsets=offsets_of(batch.group_sizes),
-            lags=batch.target - flat(batch.versions),
+            lags=batch.target - batch.versions.reshape(-1)[cells],
             token_rewards=each,
             plans=None if all(one is None for one in plans) else plans,
         )
@@ -195,28 +183,26 @@ class TokenBatch:
         """
         if (rewards is None) == (token_rewards is None):
             raise ArgumentError("expected either rewards or token_rewards")
-        lengths = [len(np.atleast_1d(item)) for item in tokens]
+        lengths = np.array([len(np.atleast_1d(item)) for item in tokens], np.int64)
         if lags is None:
             lags = [np.zeros(length, np.int64) for length in lengths]
         columns = {"tokens": tokens, "logprobs": logprobs, "mask": mask, "lags": lags}
-        if token_rewards is not None:
-            columns["token_rewards"] = token_rewards
         found: dict[str, Any] = {}
-        for name, items in columns.items():
+        for name, items in (columns | {"token_rewards": token_rewards}).items():
+            if items is None:
+                continue
             arrays = [np.atleast_1d(np.asarray(item)) for item in items]
-            if [len(array) for array in arrays] != lengths:
+            if (sizes := [len(array) for array in arrays]) != lengths.tolist():
                 raise ArgumentError(
-                    f"expected a value of {name} for each token, {lengths} in the items, got "
-                    f"{[len(array) for array in arrays]}"
+                    f"expected a value of {name} for each token, {lengths.tolist()} in the items, "
+                    f"got {sizes}"
                 )
             found[name] = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
         found["mask"] = found["mask"] != 0
-        if rewards is None:
-            rewards = _sums(found["token_rewards"], np.asarray(lengths))
+        found["rewards"] = _sums(found["token_rewards"], lengths) if rewards is None else rewards
         return cls(
             **found,
             offsets=offsets_of(lengths),
-            rewards=np.asarray(rewards),
             group_offsets=offsets_of(group_sizes),
             plans=None if plans is None else tuple(plans),
         )
@@ -242,15 +228,15 @@ class TokenBatch:
     def drawn_rewards(self) -> Array:
         """Return the reward of each drawn token, with what its item earned until the next one."""
         counts = self.count(self.mask)
-        ends = np.cumsum(counts)
+        last = np.cumsum(counts)
+        has_drawn = counts > 0
         if self.token_rewards is None:
-            earned = np.zeros(int(counts.sum()))
-            earned[ends[counts > 0] - 1] = self.rewards[counts > 0]
-            return earned
-        # The drawn token at or before each token; before the first of an item, that one.
-        place = np.maximum(np.cumsum(self.mask) - 1, (ends - counts)[self.items])
-        has_drawn = (counts > 0)[self.items]
-        return np.bincount(place[has_drawn], self.token_rewards[has_drawn], int(counts.sum()))
+            earned, place = self.rewards[has_drawn], last[has_drawn] - 1
+        else:
+            # At or before each token; for those before the first of an item, that one.
+            place = np.maximum(np.cumsum(self.mask) - 1, (last - counts)[self.items])
+            earned, place = (one[has_drawn[self.items]] for one in (self.token_rewards, place))
+        return np.bincount(place, earned, int(counts.sum()))
 
     def __repr__(self) -> str:
         """Return the sizes as text."""
@@ -269,6 +255,7 @@ def _sums(values: Array, lengths: Array) -> Array:
     return np.bincount(np.repeat(np.arange(len(lengths)), lengths), values, len(lengths))
 
 
-def _check_offsets(name: str, offsets: Array) -> None:
+def _end(name: str, offsets: Array) -> int:
     if len(offsets) == 0 or offsets[0] != 0 or (np.diff(offsets) < 0).any():
         raise ArgumentError(f"{name} begin with 0 and never fall, got {offsets[:8].tolist()}…")
+    return int(offsets[-1])

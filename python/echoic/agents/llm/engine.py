@@ -1,14 +1,9 @@
 """Rollouts of a local model for a program that awaits them.
 
-The engine has two sides. A worker thread owns the model, its pages and the schedule, and runs tick
-after tick while there is work. The event loop only gives it orders and hands out what ticks return,
-so that no coroutine ever waits for a forward pass. Both meet once a tick.
-
-Invariants:
-
-1. One tick runs at a time, on the one worker thread. Nothing else touches the runner's state.
-2. Handles belong to the event loop.
-3. At most ``priority_queue_size`` rollouts wait to be admitted.
+A worker thread owns the model, its pages and the schedule, and runs tick after tick while there is
+work. The event loop only gives it orders and hands out what ticks return, so that no coroutine ever
+waits for a forward pass. Nothing but the tick touches the runner's state; handles belong to the
+event loop.
 """
 
 from __future__ import annotations
@@ -20,7 +15,7 @@ import math
 import random
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,26 +23,24 @@ import torch
 
 from echoic.agents.bandwidth import BandwidthConfig, BandwidthEfficiencyTracker
 from echoic.agents.devices import resolve
-from echoic.agents.llm.batcher import Batcher
+from echoic.agents.llm.batcher import Batcher, PolicyRunner, Progress, Rollout, read_states
 from echoic.agents.llm.cache import KVCacheManager, as_tokens
 from echoic.agents.llm.config import ExecutionConfig
-from echoic.agents.llm.handles import Handle, RolloutEngine
 from echoic.agents.llm.model import CausalModel
 from echoic.agents.llm.requests import (
-    Progress,
-    Rollout,
+    Handle,
+    RolloutEngine,
     RolloutRequest,
     RolloutResult,
     SamplingParams,
     check_reward,
 )
-from echoic.agents.llm.runner import PolicyRunner, read_states
 from echoic.errors import ArgumentError, ClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from echoic.agents.llm.runner import Runner
+    from echoic.agents.llm.batcher import Runner
 
 __all__ = ["AsyncExecutionEngine"]
 
@@ -121,7 +114,7 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
             self._runner = PolicyRunner(self.model, self.device, *arguments)
         self._names = itertools.count()
         self._seeds = random.Random(seed)
-        self._updates: set[asyncio.Future[None]] = set()
+        self._updates: set[Future[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._pumping: asyncio.Task[None] | None = None
@@ -223,28 +216,14 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
             raise ArgumentError(
                 f"versions only grow: {number} was given after {self._asked_version}"
             )
-        loop = self._start()
+        self._start()
         self._asked_version = number
-        loaded: asyncio.Future[None] = loop.create_future()
-
-        def settle(error: BaseException | None) -> None:
-            if loaded.done():
-                return
-            if error is None:
-                loaded.set_result(None)
-            else:
-                loaded.set_exception(error)
-
-        def done(error: BaseException | None) -> None:
-            # The loop may be closed by now.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(settle, error)
-
+        loaded: Future[None] = Future()
         self._updates.add(loaded)
-        self._runner.update_weights(weights, number, done)
+        self._runner.update_weights(weights, number, lambda error: _settle(loaded, error))
         self._wake.set()
         try:
-            await loaded
+            await asyncio.wrap_future(loaded)
         except Exception:
             # A refused version may be used again.
             if self._asked_version == number:
@@ -303,9 +282,7 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
             return model
         transformers = sys.modules.get("transformers")
         if transformers is not None and isinstance(model, transformers.PreTrainedModel):
-            from echoic.agents.llm.transformers import (
-                TransformersModel,
-            )
+            from echoic.agents.llm.transformers import TransformersModel
 
             return TransformersModel(model.to(self.device))
         if callable(getattr(model, "sample_action", None)):
@@ -441,5 +418,13 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
             self._settle(handle, failed)
         self._make_room(for_all=True)
         for loading in self._updates:
-            if not loading.done():
-                loading.set_exception(ClosedError(error))
+            _settle(loading, ClosedError(error))
+
+
+def _settle(loaded: Future[None], error: BaseException | None) -> None:
+    # It may be cancelled, or settled by a shutdown.
+    with contextlib.suppress(InvalidStateError):
+        if error is None:
+            loaded.set_result(None)
+        else:
+            loaded.set_exception(error)

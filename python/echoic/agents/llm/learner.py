@@ -3,28 +3,23 @@
 A :class:`TokenLearner` takes a batch of groups, compares each token's probability with the one that
 it had when it was drawn, and raises that of tokens which were better than expected.
 
-GRPO, after Shao et al., "DeepSeekMath" (2024, arXiv:2402.03300), compares an answer with the mean
-of its group. Later variants are settings: the asymmetric clip and the mean over all tokens of DAPO
-(arXiv:2503.14476), the fixed length and the missing deviation of Dr. GRPO (arXiv:2503.20783),
-ratios of whole sequences of GSPO (arXiv:2507.18071).
-
-RLOO, after Kool et al., "Buy 4 REINFORCE samples, get a baseline for free!" (2019), and Ahmadian
-et al. (2024, arXiv:2402.14740), is REINFORCE with the mean of the *other* answers as the baseline.
-A whole answer is one action, and the divergence from the reference is subtracted from its reward.
-
-PPO, after Schulman et al. (2017, arXiv:1707.06347), compares with values, which a linear layer on
-the model's last hidden states learns, by GAE over the tokens that were drawn.
+GRPO (Shao et al. 2024, arXiv:2402.03300) compares an answer with the mean of its group. Later
+variants are settings: the asymmetric clip and the mean over all tokens of DAPO (arXiv:2503.14476),
+the fixed length and the missing deviation of Dr. GRPO (arXiv:2503.20783), ratios of whole sequences
+of GSPO (arXiv:2507.18071). RLOO (Ahmadian et al. 2024, arXiv:2402.14740) is REINFORCE with the mean
+of the *other* answers as the baseline. PPO (Schulman et al. 2017, arXiv:1707.06347) compares with
+values, which a linear layer on the model's last hidden states learns.
 
 Invariants:
 
 1. The parameters change in ``optimizer.step()`` alone, once in each epoch, after a whole batch. A
    gradient that is not finite is an error before it.
-2. How a batch is split into micro-batches, chunks of logits and ranks changes only the order of
+2. How a batch is split into ranks, micro-batches and chunks of logits changes only the order of
    sums.
 3. The model is in evaluation mode: with dropout, a token would have another probability than when
    it was drawn, at the same weights. Gradients are computed all the same.
 
-There is no autocast: a model computes in the dtype that it has here as it does in an engine, and
+There is no autocast: the model computes in its own dtype, as it does in the engine that drew, and
 what is made of its logits is float32.
 """
 
@@ -46,12 +41,11 @@ import torch
 from echoic.agents import _checks, checkpoint
 from echoic.agents.devices import Distributed, Ranks, put, resolve, shard, whole
 from echoic.agents.llm.batch import TokenBatch, offsets_of
-from echoic.agents.llm.lora import LoRAConfig, add_lora, has_lora, merged_weights, without_lora
+from echoic.agents.llm.lora import LoRAConfig, add_lora, has_lora, merged_weights
 from echoic.agents.llm.loss import (
     Aggregation,
     KlKind,
     RatioLevel,
-    ValueHead,
     can_split,
     decoder_layers,
     importance_ratio,
@@ -62,6 +56,7 @@ from echoic.agents.llm.loss import (
     score,
     token_kl,
     token_weights,
+    value_error,
 )
 from echoic.agents.updates import MasterWeights, clipped_gain, step
 from echoic.errors import ArgumentError, CheckpointError
@@ -78,7 +73,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from echoic.agents.llm.loss import MicroBatch, TokenScores
+    from echoic.agents.llm.loss import MicroBatch
     from echoic.agents.llm.soft_prefix import PlanPrefix
 
     Array = np.ndarray[Any, Any]
@@ -222,15 +217,9 @@ class _Work:
     parts: list[MicroBatch]
     #: How many tokens all ranks learn from.
     tokens: float
-    behaviour: Tensor
-    weights: Tensor
-    advantages: Tensor
-    #: The values that the advantages were computed with, and what they should have been.
-    values: Tensor | None
-    returns: Tensor | None
-    reference: Tensor | None
-    #: Log-probabilities before this update, filled in the first epoch.
-    start: Tensor
+    #: ``behaviour``, ``weights``, ``advantages``, ``start``: the log-probabilities before this
+    #: update, filled in the first epoch; ``values`` and ``returns`` of PPO, and ``reference``.
+    tensors: dict[str, Tensor]
 
 
 class TokenLearner(ABC):
@@ -250,54 +239,61 @@ class TokenLearner(ABC):
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
     """
 
+    _config: Any = TokenLearnerConfig
     _has_values = False
 
     def __init__(
         self,
         policy: Any,
-        config: TokenLearnerConfig,
+        config: TokenLearnerConfig | None = None,
         *,
         reference: Any = None,
         device: str | torch.device = "auto",
     ) -> None:
-        self.config = config
+        self.config: Any = config or self._config()
+        if not isinstance(self.config, self._config):
+            kind = type(config).__name__
+            raise ArgumentError(f"expected a {self._config.__name__} as config, got a {kind}")
         self.device = resolve(device)
-        self.ranks = Ranks(config.distributed, self.device)
-        if config.lora is not None:
-            policy = add_lora(policy, config.lora)
+        self.ranks = Ranks(self.config.distributed, self.device)
+        if self.config.lora is not None:
+            policy = add_lora(policy, self.config.lora)
         #: The model that learns: with LoRA, the one that has the adapters.
         self.policy = policy.to(self.device).eval()
-        #: The layer that learns values, of :class:`PPOTokenLearner`.
-        self.value_head: Any = self._make_value_head() if self._has_values else None
-        self._chunk = config.chunk if can_split(self.policy, self.device) else None
-        if config.packed and not keeps_apart(self.policy, self.device):
+        self._chunk = self.config.chunk if can_split(self.policy, self.device) else None
+        self._layers = decoder_layers(self.policy)
+        if self.config.packed and not keeps_apart(self.policy, self.device):
             raise ArgumentError(
                 "packed items attend to each other in this model: it takes no position_ids, or "
                 "does not separate items by them; use packed=False"
             )
-        self._layers = decoder_layers(self.policy)
-        if config.checkpointing and not self._layers:
+        if self.config.checkpointing and not self._layers:
             raise ArgumentError(
-                "checkpointing needs a model whose layers are known: one of transformers, or one "
-                "with the names of their classes in _no_split_modules"
+                "checkpointing needs a model of transformers, or one that has the names of its "
+                "layers' classes in _no_split_modules"
             )
         self._reference = self._make_reference(reference)
-        self.ranks.place(self.policy, self._layers)
         if self._reference is not None:
             self.ranks.place(self._reference, decoder_layers(self._reference))
+        #: The layer that learns values, of :class:`PPOTokenLearner`.
+        self.value_head = self._make_value_head() if self._has_values else None
+        self.ranks.place(self.policy, self._layers)
         groups = [[one for one in self.policy.parameters() if one.requires_grad]]
         if not groups[0]:
             raise ArgumentError("no parameter of the policy requires a gradient")
+        # Of the groups of parameters, when the schedule is at its height.
+        self._rates = [self.config.learning_rate]
         if self.value_head is not None:
             self.ranks.place(self.value_head)
             groups.append(list(self.value_head.parameters()))
+            self._rates.append(self.config.value_learning_rate)
         self._masters = MasterWeights([one for group in groups for one in group])
         masters = iter(self._masters.parameters)
         self.optimizer = torch.optim.AdamW(
             [{"params": [next(masters) for _ in group]} for group in groups],
-            lr=config.learning_rate,
-            betas=config.betas,
-            weight_decay=config.weight_decay,
+            lr=self.config.learning_rate,
+            betas=self.config.betas,
+            weight_decay=self.config.weight_decay,
         )
         #: The soft prefix that learns with the policy; see :meth:`attach`.
         self.plans: PlanPrefix | None = None
@@ -316,6 +312,7 @@ class TokenLearner(ABC):
             raise ArgumentError("a learner in one process takes one soft prefix, before it learns")
         self.plans = plans.to(self.device)
         self.optimizer.add_param_group({"params": list(plans.parameters())})
+        self._rates.append(plans.config.learning_rate)
 
     def _make_reference(self, given: Any) -> Any:
         """Return the reference model; None without one, or if it is the policy without adapters."""
@@ -338,7 +335,10 @@ class TokenLearner(ABC):
                 "values are learned from the inputs of the model's output layer: the policy needs "
                 "get_output_embeddings(), as models of transformers have it"
             )
-        return ValueHead(head.weight.shape[-1]).to(self.device)
+        layer = torch.nn.Linear(head.weight.shape[-1], 1, device=self.device)
+        for one in layer.parameters():
+            torch.nn.init.zeros_(one)
+        return layer
 
     @abstractmethod
     def _estimate(
@@ -434,51 +434,44 @@ class TokenLearner(ABC):
         config = self.config
         parts = self._parts(batch, learned)
         drawn = parts if learned is batch.mask else self._parts(batch, batch.mask)
-        costs, reference = np.zeros(len(batch.tokens)), None
+        costs, tensors = np.zeros(len(batch.tokens)), {}
         if config.kl_coef > 0:
             in_reward = config.kl_place == "reward"
-            reference = self._reference_logprobs(batch, drawn if in_reward else parts)
+            is_off = self._reference is None
+            with self.policy.disable_adapter() if is_off else nullcontext():
+                tensors["reference"] = self._look(
+                    self.policy if is_off else self._reference, batch, drawn if in_reward else parts
+                )
             if in_reward:
                 costs[batch.mask] = config.kl_coef * compute_token_kl(
                     batch.logprobs[batch.mask],
-                    reference.cpu().numpy()[batch.mask],
+                    tensors["reference"].cpu().numpy()[batch.mask],
                     estimator=config.kl_kind,
                     reduction="none",
                 )
-        found, metrics = self._estimate(batch, learned, drawn, costs)
-        weights = token_weights(
+        arrays, metrics = self._estimate(batch, learned, drawn, costs)
+        arrays["behaviour"], arrays["start"] = batch.logprobs, np.zeros(len(batch.tokens))
+        arrays["weights"] = token_weights(
             batch, learned, config.aggregation, config.fixed_length, self.ranks.sum
         )
         if batch.importance is not None:
-            weights *= batch.importance[batch.items]
-        work = _Work(
-            parts=parts,
-            tokens=tokens,
-            behaviour=self._put(batch.logprobs),
-            weights=self._put(weights),
-            advantages=self._put(found["advantages"]),
-            values=self._put(found["values"]) if "values" in found else None,
-            returns=self._put(found["returns"]) if "returns" in found else None,
-            reference=reference,
-            start=torch.zeros(len(batch.tokens), device=self.device),
-        )
-        return work, metrics
+            arrays["weights"] *= batch.importance[batch.items]
+        tensors |= {name: put(one, np.float32, self.device) for name, one in arrays.items()}
+        return _Work(parts, tokens, tensors), metrics
 
-    def _put(self, array: Array) -> Tensor:
-        return put(array, np.float32, self.device)
-
-    def _score(self, model: Any, part: MicroBatch, **how: Any) -> TokenScores:
+    def _score(self, model: Any, part: MicroBatch, **how: Any) -> tuple[Tensor, Tensor, Any]:
         return score(model, part, self.config.temperature, chunk=self._chunk, **how)
 
-    def _reference_logprobs(self, batch: TokenBatch, parts: list[MicroBatch]) -> Tensor:
-        """Return the reference's log-probabilities, (tokens,)."""
-        logprobs = torch.zeros(len(batch.tokens), device=self.device)
-        is_off = self._reference is None
-        model = self.policy if is_off else self._reference
-        with torch.no_grad(), without_lora(self.policy) if is_off else nullcontext():
-            for part in parts:
-                logprobs[part.index] = self._score(model, part, with_entropy=False).logprobs.float()
-        return logprobs
+    @torch.no_grad()
+    def _look(
+        self, model: Any, batch: TokenBatch, parts: list[MicroBatch], value_head: Any = None
+    ) -> Tensor:
+        """Return the log-probabilities of a model, or the values, (tokens,)."""
+        seen = torch.zeros(len(batch.tokens), device=self.device)
+        for part in parts:
+            logprobs, _, values = self._score(model, part, value_head=value_head)
+            seen[part.index] = (logprobs if values is None else values).float()
+        return seen
 
     def _epoch(self, work: _Work, epoch: int) -> dict[str, float]:
         """Take one step from a whole batch, a micro-batch at a time."""
@@ -494,39 +487,43 @@ class TokenLearner(ABC):
                 sums[name] = sums.get(name, 0) + value.detach().double()
             if len(ratio):
                 reach = reach.maximum(torch.stack([-ratio.min(), ratio.max()]).detach())
-        metrics = self._metrics(sums, work.tokens)
-        low, high = self.ranks.reduce(reach, largest=True).tolist()
-        metrics |= {"ratio_min": -low, "ratio_max": high, "learning_rate": self._rate()}
-        metrics["grad_norm"] = self._step()
+        # One read for all: each is a wait for the device.
+        totals = self.ranks.reduce(torch.stack(list(sums.values()))).tolist()
+        found = dict(zip(sums, totals, strict=True))
+        count, total, square = (found.pop(name) for name in ("samples", "once", "square"))
+        for name in found.keys() - {"loss", "policy_loss", "value_loss"}:
+            found[name] /= work.tokens
+        found["clip_fraction"] = found["clip_low_fraction"] + found["clip_high_fraction"]
+        found["effective_samples"] = total**2 / square / count
+        low, found["ratio_max"] = self.ranks.reduce(reach, largest=True).tolist()
+        found |= {"ratio_min": -low, "learning_rate": self._rate(), "grad_norm": self._step()}
         if self.plans is not None:
-            metrics["plan_divergence"] = self.plans.after_step()
-        metrics["stepped"] = 1.0
-        return metrics
+            found["plan_divergence"] = self.plans.after_step()
+        return {**found, "stepped": 1.0}
 
     def _loss(
         self, work: _Work, part: MicroBatch, *, is_first: bool
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         """Return a micro-batch's share of the loss, sums for the metrics, and the ratios."""
         config = self.config
-        with_entropy = config.entropy_coef > 0
-        scores = self._score(
-            self.policy, part, with_entropy=with_entropy, value_head=self.value_head
+        has_entropy = config.entropy_coef > 0
+        logprobs, entropy, values = self._score(
+            self.policy, part, with_entropy=has_entropy, value_head=self.value_head
         )
-        logprobs = scores.logprobs.float()
-        advantages, plain = work.advantages[part.index], work.weights[part.index]
-        old = behaviour = work.behaviour[part.index]
-        weights = plain
+        logprobs = logprobs.float()
+        if is_first:
+            # Nothing has changed yet, so this is the policy before the update.
+            work.tensors["start"][part.index] = logprobs.detach()
+        of = {name: tensor[part.index] for name, tensor in work.tensors.items()}
+        old, weights = of["behaviour"], of["weights"]
+        items: Any = (part.items, part.size, config.ratio_level)
         if config.proximal == "start":
-            if is_first:
-                # Nothing has changed yet, so this is the policy before the update.
-                work.start[part.index] = logprobs.detach()
-            old = work.start[part.index]
-            shift = importance_ratio(old - behaviour, part.items, part.size, config.ratio_level)
+            old = of["start"]
+            shift = importance_ratio(old - of["behaviour"], *items)
             weights = weights * shift.clamp(max=config.max_importance)
-        ratio = importance_ratio(logprobs - old, part.items, part.size, config.ratio_level)
-        gain, low, high = clipped_gain(ratio, advantages, config.clip_low, config.clip_high)
-        policy_loss = -(gain * weights).sum()
-        loss = policy_loss
+        ratio = importance_ratio(logprobs - old, *items)
+        gain, low, high = clipped_gain(ratio, of["advantages"], config.clip_low, config.clip_high)
+        loss = policy_loss = -(gain * weights).sum()
         samples = ratio
         if config.ratio_level != "token":
             # One for each item.
@@ -536,67 +533,49 @@ class TokenLearner(ABC):
             "clip_low_fraction": low.sum(),
             "clip_high_fraction": high.sum(),
             "ratio_mean": ratio.sum(),
-            "entropy": scores.entropy.sum(),
-            "kl_behaviour": token_kl(behaviour, logprobs, "k3").sum(),
+            "entropy": entropy.sum(),
+            "kl_behaviour": token_kl(of["behaviour"], logprobs, "k3").sum(),
             "samples": logprobs.new_tensor(len(samples)),
-            "samples_sum": samples.sum(),
-            "samples_square": samples.square().sum(),
+            "once": samples.sum(),
+            "square": samples.square().sum(),
         }
-        if work.reference is not None:
-            divergence = token_kl(logprobs, work.reference[part.index], config.kl_kind)
+        if "reference" in of:
+            divergence = token_kl(logprobs, of["reference"], config.kl_kind)
             sums["kl"] = divergence.sum()
             if config.kl_place == "loss":
-                loss = loss + config.kl_coef * (divergence * plain).sum()
-        if with_entropy:
-            loss = loss - config.entropy_coef * (scores.entropy * plain).sum()
-        if work.values is not None:
-            value_loss, coefficient = self._value_loss(work, part, scores.values)
-            sums["value_loss"] = value_loss
-            loss = loss + coefficient * value_loss
+                loss = loss + config.kl_coef * (divergence * of["weights"]).sum()
+        if has_entropy:
+            loss = loss - config.entropy_coef * (entropy * of["weights"]).sum()
+        if values is not None:
+            error = value_error(values, of["values"], of["returns"], config.value_clip)
+            sums["value_loss"] = (error * of["weights"]).sum()
+            loss = loss + config.value_loss_coef * sums["value_loss"]
         return loss, {"loss": loss, **sums}, ratio
-
-    def _value_loss(self, work: _Work, part: MicroBatch, values: Any) -> tuple[Tensor, float]:
-        raise NotImplementedError
-
-    def _metrics(self, sums: dict[str, Tensor], tokens: float) -> dict[str, float]:
-        # One read for all: each is a wait for the device.
-        totals = self.ranks.reduce(torch.stack(list(sums.values()))).tolist()
-        found = dict(zip(sums, totals, strict=True))
-        count, total, square = (found.pop(f"samples{of}") for of in ("", "_sum", "_square"))
-        for name in found.keys() - {"loss", "policy_loss", "value_loss"}:
-            found[name] /= tokens
-        found["clip_fraction"] = found["clip_low_fraction"] + found["clip_high_fraction"]
-        found["effective_samples"] = total**2 / square / count
-        return found
 
     def _step(self) -> float:
         longest = math.inf if self.config.max_grad_norm is None else self.config.max_grad_norm
-        rates = self._rates()
-        if self.plans is not None:
-            share = self._rate() / self.config.learning_rate
-            rates.append(share * self.plans.config.learning_rate)
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-        parameters = [one for group in self.optimizer.param_groups for one in group["params"]]
+        share = self._rate() / self.config.learning_rate
+        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = share * rate
         self._masters.follow()
-        self.ranks.add_up(parameters)
-        norm = step(self.optimizer, parameters, longest)
+        self.ranks.add_up(self._stepped_on())
+        norm = step(self.optimizer, self._stepped_on(), longest)
         self._masters.give()
         self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1
         return norm
 
-    def _rates(self) -> list[float]:
-        """Return the learning rate of each group of parameters."""
-        return [self._rate()]
+    def _stepped_on(self) -> list[Tensor]:
+        return [one for group in self.optimizer.param_groups for one in group["params"]]
 
     def _rate(self) -> float:
         return self.config.rate(self.steps)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the policy's weights for workers: adapters merged, shards put together.
+        """Return the policy's weights for workers, without a copy where none is needed.
 
-        The names are those of the first model. With ``distributed`` every rank has to ask.
+        Adapters are merged, shards are put together, and the names are those of the first model.
+        With ``distributed`` every rank has to call this.
         """
         if has_lora(self.policy):
             return merged_weights(self.policy)
@@ -607,45 +586,37 @@ class TokenLearner(ABC):
 
         It has the parameters that learn, their float32 copies where they have 16 bits, the
         optimizer and the generators; of frozen parameters and the reference a fingerprint only.
-        With ``distributed`` every rank calls this, and rank 0 writes the whole.
+        With ``distributed`` every rank calls this, and rank 0 writes what one process would.
         """
         state = {
             "policy": self._trained(),
-            "masters": self._masters.state(),
             "optimizer": self.optimizer.state_dict(),
-        }
-        state = _whole(state)
-        state |= {
             "updates": self.updates,
             "steps": self.steps,
             "config": self._settings(),
             "frozen": self._fingerprint,
             "random": checkpoint.get_random_state(),
         }
+        state = _whole(state)
         if self.ranks.rank == 0:
             checkpoint.save(path, state, kind=type(self).__name__)
-        self.ranks.barrier()
+        # The file is there when any rank goes on.
+        self.ranks.most(0)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from what a learner of the same kind, settings and first model has saved.
 
         On the CPU, later updates are bit for bit those that would have followed. The number of
-        ranks and the settings of memory may be others.
+        ranks, and settings that are about memory, may be others.
 
         Raises:
             CheckpointError: If it is of another kind of learner, or of another model. Nothing was
                 loaded.
         """
         state = checkpoint.load(path, kind=type(self).__name__)
-        mine = self._trained()
-        shapes, theirs = (
-            {name: (tuple(one.shape), one.dtype) for name, one in of.items()}
-            for of in (mine, state["policy"])
-        )
-        if shapes != theirs:
-            odd = sorted(dict(shapes.items() ^ theirs.items()))
-            raise CheckpointError(f"{path} is of another model: {odd[:4]} differ")
-        config = self._settings()
+        mine, config = self._trained(), self._settings()
+        checkpoint.check_tensors("policy", mine, state["policy"])
+        checkpoint.check_optimizer(self.optimizer, state["optimizer"])
         if state["config"] != config:
             odd = [name for name in config if config[name] != state["config"].get(name)]
             raise CheckpointError(f"{path} was made with other settings: {odd} differ")
@@ -654,16 +625,13 @@ class TokenLearner(ABC):
                 f"{path} belongs to another frozen model or reference; make the learner from the "
                 "model that the saved one was first made from"
             )
-        self._masters.check(state["masters"])
         with torch.no_grad():
             for name, tensor in mine.items():
                 tensor.copy_(shard(state["policy"][name], tensor))
-        self._masters.load(state["masters"])
-        averages = state["optimizer"]["state"]
-        for index, one in enumerate(self._masters.parameters):
+        stepped_on = self._stepped_on()
+        for index, averages in state["optimizer"]["state"].items():
             for name in ("exp_avg", "exp_avg_sq"):
-                if index in averages:
-                    averages[index][name] = shard(averages[index][name], one)
+                averages[name] = shard(averages[name], stepped_on[index])
         self.optimizer.load_state_dict(state["optimizer"])
         self.updates, self.steps = state["updates"], state["steps"]
         checkpoint.set_random_state(state["random"])
@@ -677,11 +645,11 @@ class TokenLearner(ABC):
         """Return the parameters that learn, each once: tied ones share a tensor."""
         named = dict(self.policy.named_parameters())
         if self.value_head is not None:
-            named |= {f"value_head.{name}": one for name, one in self.value_head.named_parameters()}
-        found = {name: one.data for name, one in named.items() if one.requires_grad}
+            named |= self.value_head.named_parameters(prefix="value_head")
+        trained = {name: one.data for name, one in named.items() if one.requires_grad}
         if self.plans is not None:
-            found |= {f"plans.{name}": one for name, one in self.plans.state_dict().items()}
-        return found
+            trained |= {f"plans.{name}": one for name, one in self.plans.state_dict().items()}
+        return trained | {f"float32 {name}": one for name, one in self._masters.copies.items()}
 
     @cached_property
     def _fingerprint(self) -> str:
@@ -702,9 +670,7 @@ def _whole(tree: Any) -> Any:
     """Put the shards of a tree's tensors together."""
     if isinstance(tree, dict):
         return {name: _whole(one) for name, one in tree.items()}
-    if isinstance(tree, list):
-        return [_whole(one) for one in tree]
-    return whole(tree)
+    return [_whole(one) for one in tree] if type(tree) is list else whole(tree)
 
 
 class _GroupLearner(TokenLearner):
@@ -717,11 +683,10 @@ class _GroupLearner(TokenLearner):
     def _estimate(
         self, batch: TokenBatch, learned: Array, parts: list[MicroBatch], costs: Array
     ) -> tuple[dict[str, Array], dict[str, float]]:
-        rewards, own = self.ranks.gather(
-            batch.rewards - np.bincount(batch.items, costs, len(batch))
-        )
+        rewards = batch.rewards - np.bincount(batch.items, costs, len(batch))
+        everyone, own = self.ranks.gather(rewards)
         sizes, _ = self.ranks.gather(np.diff(batch.group_offsets))
-        found = np.asarray(self.advantages(rewards, offsets_of(sizes)))
+        found = np.asarray(self.advantages(everyone, offsets_of(sizes)))
         return {"advantages": found[own][batch.items]}, {"advantage_std": float(found.std())}
 
 
@@ -762,23 +727,13 @@ class GRPOLearner(_GroupLearner):
     (0.1, -0.1)
     """
 
-    def __init__(
-        self,
-        policy: Any,
-        config: GRPOConfig | None = None,
-        *,
-        reference: Any = None,
-        device: str | torch.device = "auto",
-    ) -> None:
-        super().__init__(policy, config or GRPOConfig(), reference=reference, device=device)
-        self.config: GRPOConfig
+    _config = GRPOConfig
 
     def advantages(self, rewards: Array, group_offsets: Array) -> Array:
         """Return ``(r − mean of the group) / deviation``, by ``echoic.primitives``."""
+        scale, ddof = self.config.scale, self.config.ddof
         return np.asarray(
-            compute_batch_group_advantages(
-                rewards, offsets=group_offsets, scale=self.config.scale, ddof=self.config.ddof
-            )
+            compute_batch_group_advantages(rewards, offsets=group_offsets, scale=scale, ddof=ddof)
         )
 
 
@@ -797,32 +752,16 @@ class RLOOConfig(TokenLearnerConfig):
 class RLOOLearner(_GroupLearner):
     """A token policy that learns by RLOO. A group of one item has nothing to be compared with.
 
-    >>> import numpy as np
-    >>> from torch import nn
-    >>> from echoic.agents.llm import RLOOLearner
-    >>> bigrams = nn.Embedding(8, 8)  # The logits of what follows each of eight tokens.
-    >>> learner = RLOOLearner(bigrams, device="cpu")
-    >>> learner.advantages(np.array([0.0, 0.0, 3.0, 1.0]), np.array([0, 3, 4]))
-    array([-1.5, -1.5,  3. ,  0. ])
+    As an answer is not part of its own baseline, the gradient is unbiased; with the mean of the
+    group it would be too small by ``1 / k``, for k answers.
     """
 
-    def __init__(
-        self,
-        policy: Any,
-        config: RLOOConfig | None = None,
-        *,
-        reference: Any = None,
-        device: str | torch.device = "auto",
-    ) -> None:
-        super().__init__(policy, config or RLOOConfig(), reference=reference, device=device)
+    _config = RLOOConfig
 
     def advantages(self, rewards: Array, group_offsets: Array) -> Array:
         """Return ``r − mean of the others``, by ``echoic.primitives``."""
-        return np.asarray(
-            compute_batch_group_advantages(
-                rewards, offsets=group_offsets, baseline="leave_one_out", scale="none"
-            )
-        )
+        how: Any = {"baseline": "leave_one_out", "scale": "none"}
+        return np.asarray(compute_batch_group_advantages(rewards, offsets=group_offsets, **how))
 
 
 @dataclass(frozen=True)
@@ -859,75 +798,43 @@ class PPOTokenConfig(TokenLearnerConfig):
 class PPOTokenLearner(TokenLearner):
     """A token policy that learns by PPO, with values of its own.
 
-    The value of a token is that of what precedes it. The end of an item is worth nothing: its
-    rewards are all that it earns. Tokens that were not drawn are no steps, and what is earned at
-    them counts for the drawn one before.
+    The value of a token is that of what precedes it, and the end of an item is worth nothing.
+    Tokens that were not drawn are no steps; what is earned at them counts for the drawn one before.
+    Advantages are those of GAE (Schulman et al. 2016, arXiv:1506.02438) over the drawn tokens.
     """
 
+    _config = PPOTokenConfig
     _has_values = True
-
-    def __init__(
-        self,
-        policy: Any,
-        config: PPOTokenConfig | None = None,
-        *,
-        reference: Any = None,
-        device: str | torch.device = "auto",
-    ) -> None:
-        super().__init__(policy, config or PPOTokenConfig(), reference=reference, device=device)
-        self.config: PPOTokenConfig
 
     def _estimate(
         self, batch: TokenBatch, learned: Array, parts: list[MicroBatch], costs: Array
     ) -> tuple[dict[str, Array], dict[str, float]]:
-        values = torch.zeros(len(batch.tokens), device=self.device)
-        with torch.no_grad():
-            for part in parts:
-                found = self._score(
-                    self.policy, part, with_entropy=False, value_head=self.value_head
-                )
-                values[part.index] = found.values
+        values = self._look(self.policy, batch, parts, self.value_head).double().cpu().numpy()
         config, mask = self.config, batch.mask
-        before = values.double().cpu().numpy()
-        advantages, returns = np.zeros((2, len(before)))
+        advantages, returns = np.zeros((2, len(values)))
         advantages[mask], returns[mask] = compute_gae(
             batch.drawn_rewards() - costs[mask],
-            before[mask],
+            values[mask],
             None,
             np.zeros(len(batch)),
             config.gamma,
             config.gae_lambda,
             offsets=offsets_of(batch.count(mask)),
         )
-        error = returns[learned] - before[learned]
-        _, deviation = self._moments(returns[learned])
-        _, left = self._moments(error)
-        mean, spread = self._moments(advantages[learned])
+        mean, deviation = self._moments(advantages[learned])
+        _, spread = self._moments(returns[learned])
+        _, error = self._moments((returns - values)[learned])
         metrics = {
-            "advantage_std": spread,
-            "value_mean": self._moments(before[learned])[0],
-            "explained_variance": 1 - left**2 / deviation**2 if deviation > 0 else 0.0,
+            "advantage_std": deviation,
+            "value_mean": self._moments(values[learned])[0],
+            "explained_variance": 1 - (error / spread) ** 2 if spread > 0 else 0.0,
         }
         if config.normalize_advantages:
-            advantages = (advantages - mean) / max(spread, 1e-8)
-        return {"advantages": advantages, "values": before, "returns": returns}, metrics
+            advantages = (advantages - mean) / max(deviation, 1e-8)
+        return {"advantages": advantages, "values": values, "returns": returns}, metrics
 
     def _moments(self, values: Array) -> tuple[float, float]:
         """Return mean and deviation over all ranks."""
         count, total = self.ranks.sum(len(values), values.sum())
-        mean = total / count
-        (square,) = self.ranks.sum(((values - mean) ** 2).sum())
-        return mean, math.sqrt(square / count)
-
-    def _value_loss(self, work: _Work, part: MicroBatch, values: Any) -> tuple[Tensor, float]:
-        """Return the loss of the values: the larger one of the value, and of it within the clip."""
-        old, returns = work.values[part.index], work.returns[part.index]
-        error = (values - returns).square()
-        if self.config.value_clip is not None:
-            near = old + (values - old).clamp(-self.config.value_clip, self.config.value_clip)
-            error = error.maximum((near - returns).square())
-        return (error * work.weights[part.index]).sum() / 2, self.config.value_loss_coef
-
-    def _rates(self) -> list[float]:
-        rate = self._rate()
-        return [rate, rate / self.config.learning_rate * self.config.value_learning_rate]
+        (square,) = self.ranks.sum(((values - total / count) ** 2).sum())
+        return total / count, math.sqrt(square / count)

@@ -1,26 +1,21 @@
 """LoRA by peft: learn a small addition to a frozen model instead of the model.
 
 peft is imported when a function first needs it. A model with adapters is its own reference: with
-them off (:func:`without_lora`), it is the original model.
+them off (``model.disable_adapter()``), it is the original model.
 """
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from echoic.agents.devices import whole
 from echoic.errors import ArgumentError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ["LoRAConfig", "add_lora", "has_lora", "merge_lora", "merged_weights", "without_lora"]
+__all__ = ["LoRAConfig", "add_lora", "has_lora", "merged_weights"]
 
 
 @dataclass(frozen=True)
@@ -79,31 +74,12 @@ def add_lora(model: Any, config: LoRAConfig | None = None) -> Any:
 
 
 def has_lora(model: Any) -> bool:
-    """Whether a model has adapters that :func:`without_lora` can turn off."""
+    """Whether a model has adapters that can be turned off and merged."""
     return hasattr(model, "disable_adapter") and hasattr(model, "merge_and_unload")
 
 
-@contextlib.contextmanager
-def without_lora(model: Any) -> Iterator[Any]:
-    """Turn the adapters of a model off within the block."""
-    with model.disable_adapter():
-        yield model
-
-
-def merge_lora(model: Any) -> Any:
-    """Return a plain model with the adapters added into its weights; ``model`` stays as it is.
-
-    Its parameters have the names of the model without adapters, as rollout workers load them.
-    """
-    if not has_lora(model):
-        raise ArgumentError("the model has no adapters to merge")
-    merged = copy.deepcopy(model).merge_and_unload()
-    # The weights were frozen for the adapters, which are gone.
-    return merged.requires_grad_(requires_grad=True)
-
-
 def merged_weights(model: Any) -> dict[str, Any]:
-    """Return the state dict of :func:`merge_lora`, with shards put together, without a copy."""
+    """Return the weights of the model without adapters, with these added; shards are whole."""
     plain = model.get_base_model()
     weights = {
         name.replace(".base_layer.", "."): whole(one).detach()

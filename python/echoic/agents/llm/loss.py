@@ -1,12 +1,11 @@
-"""The inputs of a token model, and the parts of its loss: ratios, weights, divergences.
+"""The inputs and outputs of a token model, and the parts of its loss.
 
-*Padded*: a row for each item, filled up on the right, which a causal model does not attend to; any
-causal model can read it. *Packed*: all items in one row without gaps, each with positions from 0
-on; only models that keep such items apart can (:func:`keeps_apart` tests that).
+*Padded*: a row for each item, filled up on the right, which a causal model does not attend to.
+*Packed*: all items in one row without gaps, each with positions from 0 on, for models that keep
+such items apart (:func:`keeps_apart` tests that).
 
 Functions of the loss take a value for each learned token and return one. How much each counts is
-decided once for a whole batch (:func:`token_weights`), so that the losses of micro-batches add up
-to that of the batch. What needs no gradient comes from ``echoic.primitives``.
+decided once for a whole batch (:func:`token_weights`), so that the losses of micro-batches add up.
 
 Invariants of a :class:`MicroBatch`:
 
@@ -37,25 +36,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = [
-    "Aggregation",
-    "KlKind",
-    "MicroBatch",
-    "RatioLevel",
-    "TokenScores",
-    "ValueHead",
-    "can_split",
-    "decoder_layers",
-    "importance_ratio",
-    "keeps_apart",
-    "lay_out",
-    "output_layer",
-    "recomputed",
-    "score",
-    "token_kl",
-    "token_weights",
-]
-
+__all__ = ["importance_ratio", "token_kl", "token_weights", "value_error"]
 
 # Nothing in evaluation mode is random, so no generator has to be put back.
 _RECOMPUTE = {"use_reentrant": False, "preserve_rng_state": False}
@@ -82,15 +63,6 @@ class MicroBatch:
     size: int
 
 
-@dataclass(frozen=True, eq=False)
-class TokenScores:
-    """Log-probabilities, entropies and values at the learned tokens, (learned,)."""
-
-    logprobs: Tensor
-    entropy: Tensor
-    values: Tensor | None
-
-
 def lay_out(
     batch: TokenBatch, mask: Array, items: Array, *, packed: bool, device: torch.device
 ) -> MicroBatch:
@@ -109,22 +81,11 @@ def lay_out(
         row, column, shape = local, position, (max(1, len(items)), int(lengths.max(initial=1)))
     ids, positions = np.zeros((2, *shape), np.int64)
     ids[row, column], positions[row, column] = batch.tokens[flat], position
-    learned = mask[flat]
-
-    def give(array: Array) -> Tensor:
-        return put(array, np.int64, device)
-
-    return MicroBatch(
-        ids=give(ids),
-        positions=give(positions) if packed else None,
-        rows=give(row[learned]),
-        # A token is predicted at the one before it.
-        columns=give(column[learned] - 1),
-        targets=give(batch.tokens[flat][learned]),
-        index=give(flat[learned]),
-        items=give(local[learned]),
-        size=len(items),
-    )
+    # A token is predicted at the one before it.
+    of_tokens = row, column - 1, batch.tokens[flat], flat, local
+    learned = [put(one[mask[flat]], np.int64, device) for one in of_tokens]
+    ids, positions = (put(one, np.int64, device) for one in (ids, positions))
+    return MicroBatch(ids, positions if packed else None, *learned, size=len(items))
 
 
 def score(
@@ -132,11 +93,11 @@ def score(
     part: MicroBatch,
     temperature: float,
     *,
-    with_entropy: bool,
+    with_entropy: bool = False,
     chunk: int | None = None,
     value_head: Any = None,
-) -> TokenScores:
-    """Return the log-probabilities, entropies and values at a micro-batch's learned tokens.
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return log-probabilities, entropies and values at a micro-batch's learned tokens, (learned,).
 
     Entropies carry a gradient if ``with_entropy``. All is in float32 at least, whatever the
     model's dtype: ratios of probabilities lose their meaning in 8 bits.
@@ -152,7 +113,8 @@ def score(
         """Take the hidden states before the output layer, and give it what it has to compute."""
         hidden = inputs[0][part.rows, part.columns]
         if value_head is not None:
-            values.append(value_head(hidden))
+            # At length 1, so that the size of a step does not depend on the model.
+            values.append(value_head(nn.functional.normalize(hidden.float(), dim=-1))[:, 0])
         if chunk is None:
             return (hidden[None],)
 
@@ -177,7 +139,7 @@ def score(
     if not scored:
         scored.append(_of_logits(logits, part.targets, temperature, with_entropy))
     logprobs, entropy = (torch.cat(of) for of in zip(*scored, strict=True))
-    return TokenScores(logprobs, entropy, values[0] if values else None)
+    return logprobs, entropy, values[0] if values else None
 
 
 def _of_logits(
@@ -274,20 +236,6 @@ def _outputs(policy: Any, ids: Tensor, positions: Tensor | None) -> Tensor:
     return getattr(found, "logits", found)
 
 
-class ValueHead(nn.Module):
-    """The value of a hidden state: a linear function of it at length 1, which is 0 at first."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(size, 1)
-        nn.init.zeros_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Return values (tokens,) of hidden states (tokens, size)."""
-        return self.linear(nn.functional.normalize(hidden.float(), dim=-1))[:, 0]
-
-
 RatioLevel = Literal["token", "sequence", "sequence_mean"]
 Aggregation = Literal["token_mean", "sequence_mean", "fixed_length"]
 KlKind = Literal["k1", "k2", "k3"]
@@ -351,3 +299,12 @@ def token_kl(log_p: Tensor, log_q: Tensor, kind: KlKind) -> Tensor:
     if kind == "k1":
         return -d
     return d.square() / 2 if kind == "k2" else torch.expm1(d) - d
+
+
+def value_error(values: Tensor, old: Tensor, returns: Tensor, clip: float | None) -> Tensor:
+    """Return PPO's loss of values: the larger one of a value, and of it at most ``clip`` away."""
+    error = (values - returns).square()
+    if clip is not None:
+        near = old + (values - old).clamp(-clip, clip)
+        error = error.maximum((near - returns).square())
+    return error / 2

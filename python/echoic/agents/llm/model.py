@@ -7,6 +7,10 @@ depend on pages or scheduling.
 
 :class:`TinyTransformer` is a small model of the Llama family, for tests and for agents whose
 language is tiny. It computes the same logits over whole sequences, with gradients, and over pages.
+
+Attention without copies: pages of a sequence are anywhere in the pool, and gathering them in every
+layer of every tick took as long as all matrix products of the weights. So a sequence that generates
+has its keys and values in a :class:`Window`, copied there once; pieces of prompts gather.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ __all__ = [
     "Span",
     "TinyConfig",
     "TinyTransformer",
+    "Window",
     "check_weights",
 ]
 
@@ -75,10 +80,22 @@ class PagedBatch:
         tokens: Ids, [T]; 0 for virtual tokens.
         positions: Of each in its sequence, [T].
         ends: For each span the index of its last token, [spans].
+
+    Args:
+        spans: What is computed. The first ones have one token each, and are those of ``windows``.
+        planes: Planes of the pages.
+        device: Device of the model.
+        windows: Windows that have begun a tick.
     """
 
-    def __init__(self, spans: Sequence[Span], planes: Sequence[Any], device: Any) -> None:
-        self._planes = planes
+    def __init__(
+        self,
+        spans: Sequence[Span],
+        planes: Sequence[Any],
+        device: Any,
+        windows: Sequence[Window] = (),
+    ) -> None:
+        self._planes, self._windows = planes, windows
         lengths = [len(span.tokens) for span in spans]
         bounds = np.cumsum([0, *lengths])
         flat = [token for span in spans for token in span.tokens]
@@ -97,37 +114,21 @@ class PagedBatch:
         positions = np.concatenate(
             [np.arange(s.start, s.start + n) for s, n in zip(spans, lengths, strict=True)]
         )
-        written = np.concatenate([s.pages[s.start :] for s in spans])
+        inside = sum(window.count for window in windows)
+        written = [s.pages[s.start :] for s in spans[inside:]]
         self.tokens = torch.from_numpy(tokens).to(device)
         self.positions = torch.from_numpy(positions).to(device)
         self.ends = torch.from_numpy(bounds[1:] - 1).to(device)
-        self._written = torch.from_numpy(written).to(device)
-
-        # Spans of one token differ only in how many tokens they attend to: padded to one shape,
-        # their attention is one call. Longer ones have a call each.
-        ones = [i for i, n in enumerate(lengths) if n == 1]
-        self._ones: Any = None
-        if ones:
-            longest = max(len(spans[i].pages) for i in ones)
-            pages = np.zeros((len(ones), longest), np.int64)
-            seen = np.zeros((len(ones), longest), np.bool_)
-            for row, i in enumerate(ones):
-                count = len(spans[i].pages)
-                pages[row, :count] = spans[i].pages
-                # Its own page: a weight of 0 would not hide a NaN in another's.
-                pages[row, count:] = spans[i].pages[0]
-                seen[row, :count] = True
-            rows = torch.from_numpy(bounds[ones]).to(device)
-            # [sequences, kv heads, queries, keys]; all that a token sees is in its pages.
-            mask = torch.from_numpy(seen).to(device)[:, None, None, :]
-            self._ones = (rows, torch.from_numpy(pages).to(device), mask)
+        if written:
+            self._written = torch.from_numpy(np.concatenate(written)).to(device)
         self._pieces: list[tuple[int, int, Any, Any]] = []
-        for i, span in enumerate(spans):
-            if lengths[i] > 1:
+        for i, span in enumerate(spans[inside:], inside):
+            pages = mask = None
+            if span.start:
                 where = torch.arange(span.start, span.start + lengths[i], device=device)
                 mask = torch.arange(len(span.pages), device=device)[None, :] <= where[:, None]
                 pages = torch.from_numpy(np.ascontiguousarray(span.pages)).to(device)
-                self._pieces.append((int(bounds[i]), int(bounds[i + 1]), pages, mask))
+            self._pieces.append((int(bounds[i]), int(bounds[i + 1]), pages, mask))
 
     @property
     def virtual(self) -> bool:
@@ -154,26 +155,32 @@ class PagedBatch:
         Returns:
             [T, heads, head_dim].
         """
+        if len(self._windows) == 1 and not self._pieces:
+            return self._windows[0].attend(layer, query, key, value, scale)
+        seen = torch.empty_like(query)
+        row = 0
+        for window in self._windows:
+            part = slice(row, row + window.count)
+            seen[part] = window.attend(layer, query[part], key[part], value[part], scale)
+            row += window.count
+        if not self._pieces:
+            return seen
         keys, values = self._planes[2 * layer], self._planes[2 * layer + 1]
-        keys.index_copy_(0, self._written, key.to(keys.dtype))
-        values.index_copy_(0, self._written, value.to(values.dtype))
+        keys.index_copy_(0, self._written, key[row:].to(keys.dtype))
+        values.index_copy_(0, self._written, value[row:].to(values.dtype))
         _, heads, dim = query.shape
         kv_heads = key.shape[1]
         # Heads that share keys are queries of one head, which needs no copy of the keys.
         group = heads // kv_heads
-        seen = torch.empty_like(query)
-        if self._ones is not None:
-            rows, pages, mask = self._ones
-            queries = query[rows].view(len(rows), kv_heads, group, dim)
-            result = functional.scaled_dot_product_attention(
-                queries,
-                keys[pages].transpose(1, 2).to(query.dtype),
-                values[pages].transpose(1, 2).to(query.dtype),
-                attn_mask=mask,
-                scale=scale,
-            )
-            seen[rows] = result.reshape(len(rows), heads, dim)
         for start, end, pages, mask in self._pieces:
+            if pages is None:
+                # It begins its sequence, so that it sees nothing but itself.
+                own = (x[start:end].transpose(0, 1)[None] for x in (query, key, value))
+                result = functional.scaled_dot_product_attention(
+                    *own, is_causal=True, scale=scale, enable_gqa=group > 1
+                )
+                seen[start:end] = result[0].transpose(0, 1)
+                continue
             count = end - start
             queries = query[start:end].view(count, kv_heads, group, dim).permute(1, 2, 0, 3)
             result = functional.scaled_dot_product_attention(
@@ -187,6 +194,120 @@ class PagedBatch:
                 result.view(kv_heads, group, count, dim).permute(2, 0, 1, 3).reshape(-1, heads, dim)
             )
         return seen
+
+
+# Tokens by which the rows of a window grow.
+_STEP = 64
+
+
+class Window:
+    """Keys and values of sequences that grow by a token per tick, where attention reads them.
+
+    ``stem`` has those of the tokens that all sequences begin with, once; each sequence has a row
+    with those of its other tokens, to which a tick appends. They are copied from pages when a
+    sequence comes (:meth:`add`), and generated ones back to pages (:meth:`save`).
+
+    Args:
+        planes: Planes of the pages.
+        stem: Pages of the common beginning.
+    """
+
+    def __init__(self, planes: Sequence[Any], stem: NDArray[np.int64]) -> None:
+        self._pages, self._start = planes, len(stem)
+        # Rows, and tokens of each, for which there is memory.
+        self._height = self._width = 0
+        index = torch.from_numpy(stem).to(planes[0].device)
+        # [kv_heads, tokens, head_dim]
+        self._stem = [p[index].transpose(0, 1).contiguous() for p in planes] if len(stem) else []
+        self._planes: list[Any] = []
+        self.rows: list[Any] = []
+        #: Sequences that take part in the tick.
+        self.count = 0
+
+    def add(self, key: Any, pages: NDArray[np.int64]) -> None:
+        """Add the sequence ``key``, whose tokens so far are in ``pages``."""
+        row, end = len(self.rows), len(pages) - self._start
+        self.fit(row + 1, end + 1)
+        self.rows.append(key)
+        own = np.ascontiguousarray(pages[self._start :])
+        index = torch.from_numpy(own).to(self._pages[0].device)
+        for page, plane in zip(self._pages, self._planes, strict=True):
+            plane[row, :, :end] = page[index].transpose(0, 1)
+
+    def fit(self, rows: int, tokens: int = 1) -> None:
+        """Make room for this many rows, and tokens in each."""
+        height, width = self._height, self._width
+        if rows <= height and tokens <= width:
+            return
+        if rows > height:
+            self._height = max(rows, height + height // 4)
+        self._width = max(width, -(-tokens // _STEP) * _STEP)
+        old, self._planes = self._planes, []
+        for i, page in enumerate(self._pages):
+            _, heads, dim = page.shape
+            # What a row does not use is finite: a weight of 0 would not hide a NaN.
+            self._planes.append(page.new_zeros((self._height, heads, self._width, dim)))
+            if old:
+                self._planes[i][:height, :, :width] = old[i]
+
+    def remove(self, key: Any) -> None:
+        """Remove a sequence."""
+        row, last = self.rows.index(key), len(self.rows) - 1
+        self.rows[row] = self.rows[last]
+        self.rows.pop()
+        for plane in self._planes:
+            if row < last:
+                plane[row] = plane[last]
+            plane[last] = 0
+
+    def save(self, key: Any, start: int, pages: NDArray[np.int64]) -> None:
+        """Copy keys and values of a sequence to ``pages``, from its token ``start`` on."""
+        row, start = self.rows.index(key), start - self._start
+        index = torch.from_numpy(pages).to(self._pages[0].device)
+        for page, plane in zip(self._pages, self._planes, strict=True):
+            page[index] = plane[row, :, start : start + len(pages)].transpose(0, 1)
+
+    def begin(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
+        """Prepare a tick for some rows; ``lengths`` counts their tokens, the new ones included."""
+        self.fit(len(self.rows), max(lengths) - self._start)
+        device = self._pages[0].device
+        self.count = len(rows)
+        every = list(rows) == list(range(len(self.rows)))
+        where = torch.tensor(rows, device=device)
+        # A slice is a view, an index would be a copy.
+        self._use: Any = slice(0, len(rows)) if every else where
+        own = torch.tensor(lengths, device=device) - self._start
+        heads = self._planes[0].shape[1]
+        head = torch.arange(heads, device=device)
+        self._at = ((where[:, None] * heads + head) * self._width + own[:, None] - 1).flatten()
+        self._longest = max(lengths) - self._start
+        self._mask: Any = None
+        if min(lengths) < max(lengths):
+            hidden = torch.arange(self._longest, device=device) >= own[:, None]
+            self._mask = hidden[:, None, None]
+
+    def attend(self, layer: int, query: Any, key: Any, value: Any, scale: float) -> Any:
+        """Compute attention as :meth:`PagedBatch.attend`, for one token of each row."""
+        keys, values = self._planes[2 * layer], self._planes[2 * layer + 1]
+        count, kv_heads, dim = key.shape
+        keys.view(-1, dim).index_copy_(0, self._at, key.reshape(-1, dim).to(keys.dtype))
+        values.view(-1, dim).index_copy_(0, self._at, value.reshape(-1, dim).to(keys.dtype))
+        keys = keys[self._use, :, : self._longest]
+        values = values[self._use, :, : self._longest]
+        query = (query * scale).to(keys.dtype).view(count, kv_heads, -1, dim)
+        weights = query @ keys.transpose(-1, -2)
+        if self._mask is not None:
+            weights = weights.masked_fill(self._mask, -torch.inf)
+        if not self._stem:
+            return (weights.float().softmax(-1).to(values.dtype) @ values).reshape(count, -1, dim)
+        # The stem's products are one for all rows, and one softmax is over both.
+        stem = query.transpose(0, 1).reshape(kv_heads, -1, dim)
+        stem = stem @ self._stem[2 * layer].transpose(-1, -2)
+        stem = stem.view(kv_heads, count, -1, self._start).transpose(0, 1)
+        weights = torch.cat([stem, weights], -1).float().softmax(-1).to(values.dtype)
+        stem = weights[..., : self._start].transpose(0, 1).reshape(kv_heads, -1, self._start)
+        stem = (stem @ self._stem[2 * layer + 1]).view(kv_heads, count, -1, dim).transpose(0, 1)
+        return (weights[..., self._start :] @ values + stem).reshape(count, -1, dim)
 
 
 class CausalModel(ABC):

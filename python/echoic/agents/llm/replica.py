@@ -19,16 +19,7 @@ from echoic.errors import ArgumentError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
-__all__ = [
-    "DIALECTS",
-    "Dialect",
-    "Fault",
-    "Piece",
-    "Replica",
-    "Usage",
-    "counter_total",
-    "dialect_of",
-]
+__all__ = ["DIALECTS", "Dialect", "Fault", "Piece", "Replica", "Usage"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +34,6 @@ class Dialect:
         salted: Whether requests may carry a ``cache_salt``: prompts with different salts share
             nothing.
         reset: The path that empties the prefix cache, if there is one.
-        queried: The counter of prompt tokens that were looked up in the prefix cache.
-        reused: The counter of those that were found there.
         extra: Fields of every request.
     """
 
@@ -54,8 +43,6 @@ class Dialect:
     stop_ids: str | None = None
     salted: bool = False
     reset: str | None = None
-    queried: str | None = None
-    reused: str | None = None
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -75,20 +62,14 @@ DIALECTS = {
             stop_ids="stop_token_ids",
             salted=True,
             reset="/reset_prefix_cache",
-            queried="vllm:prefix_cache_queries_total",
-            reused="vllm:prefix_cache_hits_total",
             # Defaults of a model's configuration that would change the distribution.
             extra={"top_k": -1, "repetition_penalty": 1.0},
         ),
-        # `sglang:cache_hit_rate` is a gauge that falls to zero while tokens are made; counters do
-        # not.
         Dialect(
             "sglang",
             token_prompts=True,
             stop_ids="stop_token_ids",
             reset="/flush_cache",
-            queried="sglang:prompt_tokens_total",
-            reused="sglang:cached_tokens_total",
         ),
         Dialect("llama.cpp", token_prompts=True, extra={"cache_prompt": True}),
         # The server of llama-cpp-python: text prompts, one request at a time, no numbers of its
@@ -96,20 +77,6 @@ DIALECTS = {
         Dialect("llama-cpp-python"),
     )
 }
-
-
-def dialect_of(name: str | Dialect) -> Dialect:
-    """Return the dialect of a name; a dialect is returned as it is.
-
-    >>> dialect_of("vllm").salted
-    True
-    """
-    if isinstance(name, Dialect):
-        return name
-    if name not in DIALECTS:
-        known = ", ".join(sorted(DIALECTS))
-        raise ArgumentError(f"there is no dialect {name!r}; there are {known}")
-    return DIALECTS[name]
 
 
 # An event of a stream has one token's text and its numbers; this is a thousand times as much.
@@ -178,7 +145,12 @@ class Replica:
             raise ArgumentError(f"a replica's url begins with http:// or https://, unlike {url!r}")
         self.url = url.rstrip("/")
         self.model = model
-        self.dialect = dialect_of(dialect)
+        if isinstance(dialect, str):
+            if dialect not in DIALECTS:
+                known = ", ".join(sorted(DIALECTS))
+                raise ArgumentError(f"there is no dialect {dialect!r}; there are {known}")
+            dialect = DIALECTS[dialect]
+        self.dialect = dialect
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         # Engines bound the number of requests; a second bound would make them wait unnoticed.
         self._http = httpx.AsyncClient(headers=headers, limits=httpx.Limits(max_connections=None))
@@ -242,42 +214,20 @@ class Replica:
         if path is None:
             raise Fault(f"a {self.dialect.name} server can not empty its cache", again=False)
         try:
-            answer = await self._http.post(self._root(path), timeout=timeout)
+            answer = await self._http.post(self.url.removesuffix("/v1") + path, timeout=timeout)
         except httpx.HTTPError as error:
             what = str(error) or type(error).__name__
             raise Fault(f"the cache of {self.url} was not emptied: {what}", again=True) from error
         if answer.status_code != httpx.codes.OK:
-            text = answer.text[:MAX_ERROR]
             raise Fault(
-                f"the cache of {self.url} was not emptied: {answer.status_code} {text}",
+                f"the cache of {self.url} was not emptied: {answer.status_code} "
+                f"{answer.text[:MAX_ERROR]}",
                 again=answer.status_code in WORTH_ANOTHER_TRY,
             )
-
-    async def cache_counters(self, timeout: float) -> tuple[float, float] | None:
-        """Return the counts of prompt tokens looked up in the prefix cache, and found there.
-
-        Counts are since the server started; None where it does not report them.
-        """
-        if self.dialect.queried is None or self.dialect.reused is None:
-            return None
-        try:
-            answer = await self._http.get(self._root("/metrics"), timeout=timeout)
-        except httpx.HTTPError:
-            return None
-        if answer.status_code != httpx.codes.OK:
-            return None
-        queried = counter_total(answer.text, self.dialect.queried)
-        reused = counter_total(answer.text, self.dialect.reused)
-        # A counter that has not counted yet may be missing.
-        return None if queried is None else (queried, reused or 0.0)
 
     async def close(self) -> None:
         """Close the connections. Requests under way fail."""
         await self._http.aclose()
-
-    def _root(self, path: str) -> str:
-        """Return the address of a path that is not below the API's version."""
-        return self.url.removesuffix("/v1") + path
 
 
 async def _refusal(answer: httpx.Response) -> Fault:
@@ -348,27 +298,3 @@ def _usage(given: Any) -> Usage | None:
         made=int(given.get("completion_tokens") or 0),
         cached=None if cached is None else int(cached),
     )
-
-
-def counter_total(page: str, name: str) -> float | None:
-    r"""Return the sum of a Prometheus counter over its labels; None if the page does not have it.
-
-    Lines that can't be parsed are skipped.
-
-    >>> page = 'hits_total{source="device"} 3\nhits_total{source="host"} 4.0\nhits_created 9'
-    >>> counter_total(page, "hits_total")
-    7.0
-    """
-    found: float | None = None
-    for line in page.splitlines():
-        rest = line.strip().removeprefix(name)
-        if line.startswith("#") or rest == line.strip() or not rest.startswith(("{", " ")):
-            continue
-        # A label's value may contain anything; the number follows the last brace.
-        words = rest.rpartition("}")[2].split()
-        try:
-            number = float(words[0])
-        except (IndexError, ValueError):
-            continue
-        found = number if found is None else found + number
-    return found

@@ -1,38 +1,36 @@
-"""Rollouts: their requests, tokens and results, and how tokens are drawn.
+"""Rollouts as their caller sees them: requests, tokens, results, and awaiting them.
 
-Each rollout has its own random numbers, so that what it draws depends on its seed and its logits,
-and not on the rest of the batch.
+What is common to engines for local models and for servers is :class:`RolloutEngine`. It belongs to
+one event loop. A handle exists from submission until its result has been taken, or dropped as the
+oldest of more than ``max_results``.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
 import numbers
-import random
+from abc import ABC, abstractmethod
+from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-import numpy as np
-import torch
-
-from echoic.errors import ArgumentError
+from echoic.errors import ArgumentError, ClosedError, WaitTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
-    from echoic.agents.llm.radix import Node
+    from typing_extensions import Self
 
 __all__ = [
-    "Progress",
-    "Rollout",
+    "Handle",
+    "RolloutEngine",
     "RolloutRequest",
     "RolloutResult",
     "RolloutToken",
     "SamplingParams",
     "check_reward",
-    "draw",
 ]
 
 
@@ -80,74 +78,13 @@ class SamplingParams:
         return self.temperature == 0
 
 
-def draw(
-    logits: Any,
-    params: Sequence[SamplingParams],
-    chances: Sequence[float],
-    forced: Sequence[int | None] = (),
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Draw a token for each row.
-
-    Args:
-        logits: [rows, vocab].
-        params: Of each row.
-        chances: For each row a random number from 0 to below 1; not used for greedy rows.
-        forced: For each row the token that is taken instead, or None; empty: all are drawn.
-
-    Returns:
-        Tokens, and the logarithm of the probability of each under ``softmax(logits /
-        temperature)``, where greedy rows have temperature 1. ``top_p`` does not change it, so
-        that it equals what a learner computes from the same logits.
-    """
-    logits = logits.float()
-    device = logits.device
-    heats = torch.tensor([1.0 if p.greedy else p.temperature for p in params], device=device)
-    logs = torch.log_softmax(logits / heats[:, None], -1)
-    tokens = logs.argmax(-1)
-    drawn = [row for row, p in enumerate(params) if not p.greedy]
-    if drawn:
-        rows = torch.tensor(drawn, device=device)
-        chance = torch.tensor([chances[row] for row in drawn], dtype=torch.float64, device=device)
-        likely = logs[rows].double().exp()
-        order = None
-        limits = [params[row].top_p for row in drawn]
-        if min(limits) < 1:
-            likely, order = likely.sort(-1, descending=True)
-            limit = torch.tensor(limits, dtype=torch.float64, device=device)[:, None]
-            # A token stays if those before it have not filled the limit, so that one always does.
-            before = likely.cumsum(-1) - likely
-            likely = torch.where((before < limit) | (limit >= 1), likely, 0.0)
-        sums = likely.cumsum(-1)
-        picks = torch.searchsorted(sums, (chance * sums[:, -1])[:, None], right=True)
-        # Rounding could point behind the last token with a probability.
-        last = (likely > 0).long().cumsum(-1).argmax(-1, keepdim=True)
-        picks = torch.minimum(picks, last)
-        if order is not None:
-            picks = order.gather(-1, picks)
-        tokens[rows] = picks[:, 0]
-    for row, token in enumerate(forced):
-        if token is not None:
-            tokens[row] = token
-    taken = logs.gather(-1, tokens[:, None])[:, 0]
-    return tokens.cpu().numpy(), taken.double().cpu().numpy()
-
-
 @dataclass
 class RolloutRequest:
-    """A request for a rollout.
+    """A request for a rollout; its fields are the arguments of ``submit_rollout``.
 
     Attributes:
         request_id: Name of the rollout.
-        state_sequence: Token ids, or states, a row each.
-        priority: Its worth; see ``LatencyScheduler``.
         timestamp: When it was submitted, in seconds of ``time.monotonic``.
-        callback: Called with the result, on the thread of the event loop.
-        metadata: Returned with the result. An engine reads ``reward`` (for its tracker of
-            bandwidth) and, for policies over vectors, ``plan``.
-        sampling: How tokens are drawn.
-        timeout: Seconds from submission until it is stopped.
-        return_kv: Whether the result has a copy of its keys and values.
-        embeddings: Input embeddings of virtual tokens: ids from the model's ``vocab_size`` up.
     """
 
     request_id: str
@@ -184,7 +121,7 @@ class RolloutResult:
         error: Why it failed.
         metadata: That of the request.
         tokens: The tokens drawn.
-        logprobs: Of each token; see ``echoic.agents.llm.requests.draw``.
+        logprobs: Of each token under ``softmax(logits / temperature)``, before ``top_p``.
         versions: For each token the version of the weights that drew it.
         finish_reason: ``"stop"``, ``"length"``, ``"action"``, ``"cancelled"``, ``"timeout"``,
             ``"error"`` or ``"shutdown"``.
@@ -228,75 +165,195 @@ def check_reward(metadata: Mapping[str, Any]) -> None:
         raise ArgumentError(f"a reward in metadata must be a finite number, not {reward!r}")
 
 
-@dataclass
-class Progress:
-    """Progress of one rollout in a tick; ``result`` is set when it has ended."""
+class Handle:
+    """One rollout that can be awaited."""
 
-    request_id: str
-    admitted: bool = False
-    tokens: list[RolloutToken] = field(default_factory=list)
-    result: RolloutResult | None = None
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        self.result: asyncio.Future[RolloutResult] = asyncio.get_running_loop().create_future()
+        self.tokens: list[RolloutToken] = []
+        self._changed: asyncio.Event | None = None
+
+    def notify(self) -> None:
+        """Wake the readers of the tokens."""
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+    async def change(self) -> None:
+        """Wait for tokens or the result."""
+        if self._changed is None:
+            self._changed = asyncio.Event()
+        await self._changed.wait()
 
 
-class Rollout:
-    """The worker's state of a rollout.
+AnyHandle = TypeVar("AnyHandle", bound=Handle)
 
-    ``pages[:shared]`` are the tree's, pinned through ``node``; ``pages[shared:filled]`` are its
-    own. Keys and values of ``tokens[:filled]`` are in ``pages[:filled]``.
+
+class RolloutEngine(ABC, Generic[AnyHandle]):
+    """What engines for local models and for servers have in common.
+
+    Args:
+        queue_size: Most rollouts that wait to be admitted; further submissions wait.
+        max_results: A result is kept until it is taken, or this many later ones have ended.
     """
 
-    def __init__(self, request: RolloutRequest, tokens: tuple[Hashable, ...], seed: int) -> None:
-        self.request = request
-        self.tokens: list[Any] = list(tokens)
-        self.prompt = len(tokens)
-        self.sampling = request.sampling
-        self.deadline = request.timestamp + request.timeout
-        self.drawn: list[RolloutToken] = []
-        self.admitted: float | None = None
-        self.reused = 0
-        self.node: Node | None = None
-        self.pages: NDArray[np.int64] = np.empty(0, np.int64)
-        self.filled = 0
-        self.shared = 0
-        # Tokens that it reused when it was last started, for accounts.
-        self.began = 0
-        self.published = False
-        self._seed = request.sampling.seed if request.sampling.seed is not None else seed
-        self._random: random.Random | None = None
+    def __init__(self, queue_size: int, max_results: int) -> None:
+        self._handles: dict[str, AnyHandle] = {}
+        self._queue_size = queue_size
+        self._max_results = max_results
+        self._ended: deque[str] = deque()
+        # Rollouts that are not admitted, and submissions that wait for room.
+        self._waiting = 0
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._closed = False
 
-    @property
-    def limit(self) -> int:
-        """Most tokens whose keys and values it may need: all but the last one drawn."""
-        return self.prompt + self.sampling.max_new_tokens - 1
+    @abstractmethod
+    async def submit_rollout(
+        self,
+        state_sequence: Any,
+        priority: float = 1.0,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        sampling: SamplingParams | None = None,
+        timeout: float | None = None,
+    ) -> str:
+        """Submit a rollout; return its name as soon as there is room for it to wait."""
 
-    @property
-    def forced(self) -> int | None:
-        """The next token, if it is given and not drawn."""
-        given, place = self.sampling.forced, len(self.drawn)
-        return given[place] if place < len(given) else None
+    @abstractmethod
+    def cancel(self, request_id: str) -> bool:
+        """Cancel a rollout; return whether it had not ended. False if there is none."""
 
-    def chance(self) -> float:
-        """Take the next random number."""
-        if self.sampling.greedy:
-            return 0.0
-        if self._random is None:
-            # Random numbers for exploration, not for secrets.
-            self._random = random.Random(self._seed)
-        return self._random.random()
+    @abstractmethod
+    async def aclose(self) -> None:
+        """End all rollouts and release everything."""
 
-    def result(self, now: float, reason: str, error: str | None = None) -> RolloutResult:
-        """Make the result."""
-        began = now if self.admitted is None else self.admitted
-        result = RolloutResult(
-            request_id=self.request.request_id,
-            success=error is None,
-            execution_time=now - began,
-            error=error,
-            metadata=self.request.metadata,
-            finish_reason=reason,
-            prompt_tokens=self.prompt,
-            reused_tokens=self.reused,
-            queue_time=began - self.request.timestamp,
+    async def get_result(self, request_id: str, timeout: float | None = None) -> RolloutResult:
+        """Wait for a rollout's result and take it. A failed rollout has a result that says why.
+
+        Args:
+            request_id: Name returned by ``submit_rollout``.
+            timeout: Seconds to wait here; the rollout goes on after them. None waits for its end.
+
+        Raises:
+            WaitTimeoutError: If it has not ended in time.
+            ArgumentError: If there is no such rollout, or its result was taken or dropped.
+        """
+        handle = self._handle(request_id)
+        done, _ = await asyncio.wait({handle.result}, timeout=timeout)
+        if not done:
+            raise WaitTimeoutError(
+                f"rollout {request_id} has not ended within {timeout:g} s; it goes on"
+            )
+        self._handles.pop(request_id, None)
+        return handle.result.result()
+
+    async def stream(self, request_id: str) -> AsyncIterator[RolloutToken]:
+        """Yield the tokens of a rollout as they are drawn, from the first one.
+
+        Several readers may stream the same rollout, and stop at any time. The result can still be
+        taken. Ids are -1 where a server sends only text.
+        """
+        handle = self._handle(request_id)
+        sent = 0
+        while True:
+            over = handle.result.done()
+            while sent < len(handle.tokens):
+                sent += 1
+                yield handle.tokens[sent - 1]
+            if over:
+                return
+            # Tokens that came while a reader was busy are yielded first.
+            if sent == len(handle.tokens) and not handle.result.done():
+                await handle.change()
+
+    async def generate(
+        self,
+        state_sequence: Any,
+        sampling: SamplingParams | None = None,
+        priority: float = 1.0,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> RolloutResult:
+        """Submit a rollout and wait for its result. Cancelling this cancels the rollout.
+
+        ``options`` are further arguments of ``submit_rollout``.
+        """
+        name = await self.submit_rollout(
+            state_sequence, priority, metadata, sampling=sampling, timeout=timeout, **options
         )
-        result.add(self.drawn)
-        return result
+        handle = self._handles[name]
+        try:
+            return await self.get_result(name)
+        except asyncio.CancelledError:
+            self.cancel(name)
+            # The result will not be taken.
+            handle.result.add_done_callback(lambda _: self._handles.pop(name, None))
+            raise
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def _handle(self, request_id: str) -> AnyHandle:
+        if request_id not in self._handles:
+            raise ArgumentError(
+                f"there is no rollout {request_id!r}, or its result was taken, or dropped as one "
+                f"of more than {self._max_results}"
+            )
+        return self._handles[request_id]
+
+    def _settle(self, handle: AnyHandle, result: RolloutResult) -> None:
+        """Set the result of a rollout that has ended."""
+        handle.result.set_result(result)
+        self._ended.append(handle.request_id)
+        while len(self._ended) > self._max_results:
+            self._handles.pop(self._ended.popleft(), None)
+        handle.notify()
+
+    async def _take_room(self, limit: float) -> None:
+        """Wait until one more rollout may wait, in the order of arrival, and count it."""
+        if self._waiting < self._queue_size and not self._room:
+            self._waiting += 1
+            return
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._room.append(place)
+        try:
+            await asyncio.wait_for(place, limit)
+        except (asyncio.TimeoutError, asyncio.CancelledError) as error:
+            with contextlib.suppress(ValueError):
+                self._room.remove(place)
+            if place.done() and not place.cancelled():
+                # It was given at the last moment, and goes to another submission.
+                self._leave_room()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            raise WaitTimeoutError(
+                f"{self._waiting} rollouts wait already, and after {limit:g} s there was no room "
+                "for another one"
+            ) from None
+        if self._closed:
+            self._waiting -= 1
+            raise ClosedError("the engine was shut down")
+
+    def _leave_room(self) -> None:
+        """Count one rollout less that waits."""
+        self._waiting -= 1
+        self._make_room()
+
+    def _make_room(self, *, for_all: bool = False) -> None:
+        """Let submissions in for which there is room."""
+        while self._room and (for_all or self._waiting < self._queue_size):
+            place = self._room.popleft()
+            if not place.done():
+                # Counted here, so that no other submission comes first.
+                self._waiting += 1
+                place.set_result(None)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the engine was shut down")

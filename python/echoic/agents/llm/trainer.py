@@ -49,7 +49,7 @@ from echoic.agents.llm.learner import (
     TokenLearner,
     TokenLearnerConfig,
 )
-from echoic.agents.llm.lora import LoRAConfig, merge_lora
+from echoic.agents.llm.lora import LoRAConfig
 from echoic.agents.llm.requests import SamplingParams
 from echoic.agents.llm.soft_prefix import PlanPrefix
 from echoic.agents.llm.tasks import read_command
@@ -71,7 +71,7 @@ from echoic.agents.llm.workers import (
 )
 from echoic.agents.replay import ReplayConfig
 from echoic.agents.training.records import Records
-from echoic.errors import ArgumentError, CheckpointError, EchoicError, WaitTimeoutError
+from echoic.errors import ArgumentError, EchoicError, WaitTimeoutError
 from echoic.rl.background import in_thread
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class LLMConfig:
         evaluate_prompts: Held-out prompts of an evaluation.
         evaluate_temperature: Temperature of its answers; 0 takes the likeliest tokens.
         timeout: Seconds that the learner waits for answers before the run fails.
-        max_turns_total: The run ends with the update that learns from so many turns in all.
+        max_turns_total: The run ends with the update that makes it this many turns in all.
         progress: Whether a live view is shown.
         plans: Settings of plans: a soft prefix before each answer, of the latest observations. With
             engines only: servers take no embeddings.
@@ -414,10 +414,10 @@ class LLMTrainer:
             ArgumentError: If it is no model of transformers.
         """
         policy = self.learner.policy
-        model = merge_lora(policy) if self.config.learner.lora is not None else policy
+        model = policy.get_base_model() if self.config.learner.lora is not None else policy
         if not callable(getattr(model, "save_pretrained", None)):
             raise ArgumentError(f"a {type(model).__name__} is no model of transformers")
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, state_dict=self.learner.weights())
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(folder)
 
@@ -734,15 +734,12 @@ class LLMTrainer:
         lines = self._dir / "metrics.jsonl"
         if lines.exists():
             for line in lines.read_text(encoding="utf-8").splitlines():
-                try:
+                # A kill may leave half a line.
+                with contextlib.suppress(ValueError, KeyError, TypeError):
                     row = json.loads(line)
-                    kind = row.pop("kind")
-                    if row["step"] > step:
-                        continue
-                except (ValueError, KeyError, TypeError) as error:
-                    raise CheckpointError(f"{lines} is damaged: {error!r}") from error
-                plain = {name: math.nan if one is None else one for name, one in row.items()}
-                (self.history if kind == "update" else self.evaluations).append(plain)
+                    rows = self.history if row.pop("kind") == "update" else self.evaluations
+                    if row["step"] <= step:
+                        rows.append({n: math.nan if one is None else one for n, one in row.items()})
         if self.history:
             self._seconds = self.history[-1]["seconds"]
             self.turns = int(sum(row["turns"] for row in self.history))

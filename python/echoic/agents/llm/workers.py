@@ -1,4 +1,4 @@
-"""Who answers prompts in a run: this process, worker processes, or actors of Ray.
+"""Answer the prompts of a run: in this process, in worker processes, or in actors of Ray.
 
 An :class:`Actor` holds the conversations of groups and writes them to an :mod:`echoic.rl` run. In
 lock-step it fills the groups of one update, and then the learner learns. Otherwise it takes groups
@@ -19,7 +19,6 @@ import importlib
 import itertools
 import math
 import os
-import pickle
 import secrets
 import tempfile
 import time
@@ -458,16 +457,17 @@ class Processes:
     """
 
     def __init__(self, members: list[Member], max_restarts: int, folder: Path | None) -> None:
+        self._members, self._folder = members, folder
+        self.processes = Supervisor(self._start, len(members), max_restarts)
         try:
-            pickle.dumps(members)
-        except Exception as error:
+            self.processes.start()
+        except OSError:
+            raise
+        except Exception as error:  # of what can't be sent to a process
             raise ArgumentError(
                 "a worker process makes the task by its name, or imports it and its functions, "
                 f"which must be at the top of a module: {error}"
             ) from error
-        self._members, self._folder = members, folder
-        self.processes = Supervisor(self._start, len(members), max_restarts)
-        self.processes.start()
 
     @property
     def restarts(self) -> int:

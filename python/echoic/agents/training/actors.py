@@ -148,6 +148,19 @@ class _Seat:
         return environment
 
 
+def _seats(config: TrainingConfig, numbers: Sequence[int], episode: int = 0) -> list[_Seat]:
+    """Make environments; close those that were made if one can't be."""
+    made: list[_Seat] = []
+    try:
+        for number in numbers:
+            made.append(_Seat(config, number, episode))
+    except BaseException:
+        for seat in made:
+            seat.close()
+        raise
+    return made
+
+
 def _shown(seats: Sequence[_Seat]) -> tuple[Any, Any, Any]:
     """Return the states of environments, where an episode starts, and which actions there are."""
     return (
@@ -188,9 +201,13 @@ class ActorGroup:
         self._windows = windows_for(config, len(numbers))
         self._dtypes = {name: one.dtype for name, one in example_of(config).items()}
         # An earlier group had the first episodes of these actors.
-        self._actors = [_Seat(config, number, generation * 1_000_000) for number in numbers]
-        for actor in self._actors:
-            self._begin(actor)
+        self._actors = _seats(config, numbers, generation * 1_000_000)
+        try:
+            for actor in self._actors:
+                self._begin(actor)
+        except BaseException:
+            self.close()
+            raise
 
     def refresh(self, subscription: Any) -> None:
         """Load the newest weights, if there are newer ones.
@@ -352,13 +369,7 @@ class Evaluator:
     def __init__(self, config: TrainingConfig, seed: int) -> None:
         self._config = config
         self._seed = seed
-        self._seats: list[_Seat] = []
-        try:
-            for number in range(min(_SIDE_BY_SIDE, config.evaluation_episodes)):
-                self._seats.append(_Seat(config, number))
-        except BaseException:
-            self.close()
-            raise
+        self._seats = _seats(config, range(min(_SIDE_BY_SIDE, config.evaluation_episodes)))
 
     def play(self, networks: ActingNetworks) -> Evaluated:
         """Play all episodes."""

@@ -26,7 +26,7 @@ __all__ = ["PreferenceReward", "RewardModel"]
 
 
 class RewardModel(Protocol):
-    """Replaces the rewards of steps."""
+    """Replaces the rewards of steps, and is part of a run's checkpoints."""
 
     def relabel(self, batch: Batch) -> None:
         """Replace the rewards of a batch, and learn from them first if needed."""
@@ -54,6 +54,11 @@ class PreferenceReward:
         steps: Steps of learning for each batch. A small task has few batches; with one step for
             each, the policy would be paid by a network that has learned nothing.
         hidden_dim: Width of the network.
+
+    Attributes:
+        answers: Number of preferences that were given.
+        accuracy: Share of the latest ones that was predicted before learning from them; NaN at
+            first.
     """
 
     def __init__(
@@ -79,8 +84,6 @@ class PreferenceReward:
             )
         self._optimizer = torch.optim.Adam(self._network.parameters(), lr=1e-3)
         self._memory: deque[tuple[Any, float]] = deque(maxlen=memory)
-        #: Number of answers, and the share of the latest ones that was predicted before learning
-        #: from them; ``nan`` until there was one.
         self.answers, self.accuracy = 0, float("nan")
 
     def relabel(self, batch: Batch) -> None:
@@ -125,20 +128,18 @@ class PreferenceReward:
 
     def _learn(self, *, first: bool) -> None:
         """Take one step along the likelihood of the preferences between some segments."""
-        drawn: Any = self._rng.integers(0, len(self._memory), (2, self._pairs))
-        asked = [
-            (i, j, self._prefer(self._memory[i][1], self._memory[j][1]))
-            for i, j in ((int(a), int(b)) for a, b in drawn.T)
-        ]
-        answered = [(i, j, p) for i, j, p in asked if p is not None]
+        drawn: Any = self._rng.integers(0, len(self._memory), (self._pairs, 2))
+        asked = [(i, j, self._prefer(self._memory[i][1], self._memory[j][1])) for i, j in drawn]
+        answered = [one for one in asked if one[2] is not None]
         if not answered:
             return
         self.answers += len(answered)
+        first_of, second_of, preferred = zip(*answered, strict=True)
         sums = [
             self._network(torch.stack([self._memory[i][0] for i in side])).sum(dim=(1, 2))
-            for side in ([i for i, _, _ in answered], [j for _, j, _ in answered])
+            for side in (first_of, second_of)
         ]
-        wanted = torch.tensor([p for _, _, p in answered])
+        wanted = torch.tensor(preferred)
         gap = sums[1] - sums[0]
         loss = functional.binary_cross_entropy_with_logits(gap, wanted)
         if first:

@@ -198,6 +198,15 @@ impl Ledger {
         let is_new_end = append.finish.is_some() && !is_finished;
         let is_known = append.sequence < there && !is_new_end;
         if is_known || (is_finished && is_empty && append.sequence == there) {
+            let known = item.and_then(|item| item.segments.get(append.sequence as usize));
+            if known.is_some_and(|known| !is_empty && *known != append.segment) {
+                let (sequence, item) = (append.sequence, append.item);
+                let expected = format!(
+                    "those that segment {sequence} of item {item} of group {id} has, since one producer at a time \
+                     writes an item"
+                );
+                return Err(value("tokens of a segment", expected, "others"));
+            }
             self.state.counts.duplicates += 1;
             self.touch(now, id);
             return Ok(Outcome::Appended(GroupStatus::Running));

@@ -22,7 +22,6 @@ from typing import Any
 # A game whose solution is longer is thrown away, and the next one is tried.
 _LONGEST_WALKTHROUGH = 100
 _MOST_TRIES = 40
-_TARGETS = {"pick_two_obj_and_place": 2}
 _PLACES_FOR = {
     "pick_clean_then_place_in_recep": ("SinkBasin", "Cleanable"),
     "pick_heat_then_place_in_recep": ("Microwave", "Heatable"),
@@ -115,7 +114,6 @@ class _Games:
             "text": text.strip(),
             "commands": sorted(told["admissible_commands"][0]),
             "score": float(won or score),
-            "ended": won,
             "won": won,
             "details": {"game": Path(self._path).parent.parent.name},
         }
@@ -153,10 +151,9 @@ def _made(folder: Path, seed: int, settings: dict[str, Any]) -> str:
         own = Path(tempfile.mkdtemp(prefix=".making-", dir=folder))
         try:
             _make(own, seed, settings)
-            # Another may have been first, with the same.
-            if not home.exists():
-                own.rename(home)
+            own.rename(home)
         except OSError:
+            # Another may have been first, with the same.
             if not home.exists():
                 raise
         finally:
@@ -166,6 +163,7 @@ def _made(folder: Path, seed: int, settings: dict[str, Any]) -> str:
 
 def _make(folder: Path, seed: int, settings: dict[str, Any]) -> None:
     rng = random.Random(seed)
+    data = Path(_package("info").__file__).parent / "data"
     for _ in range(_MOST_TRIES):
         task = rng.choice(settings["tasks"])
         problem = _problem(rng, task, settings["max_objects"], settings["room_size"])
@@ -184,7 +182,6 @@ def _make(folder: Path, seed: int, settings: dict[str, Any]) -> None:
         (home / "initial_state.pddl").write_text(pddl)
         # The package draws a template of the task's words from the global generator.
         random.seed(rng.random())
-        data = Path(_package("info").__file__).parent / "data"
         grammar = (data / "alfred.twl2").read_text()
         game = {
             "pddl_domain": (data / "alfred.pddl").read_text(),
@@ -197,8 +194,7 @@ def _make(folder: Path, seed: int, settings: dict[str, Any]) -> None:
         path.write_text(json.dumps(game))
         walkthrough = _solved(path)
         if walkthrough and len(walkthrough) <= _LONGEST_WALKTHROUGH:
-            game["solvable"], game["walkthrough"] = True, walkthrough
-            path.write_text(json.dumps(game))
+            path.write_text(json.dumps({**game, "solvable": True, "walkthrough": walkthrough}))
             return
         shutil.rmtree(home.parent)
     raise RuntimeError(f"no solvable game came out of {_MOST_TRIES} tries of seed {seed}")
@@ -251,17 +247,12 @@ def _problem(
     except FileNotFoundError:
         return None
     places = {name: _type_of(name) for name in sorted(names) if _type_of(name) in holds}
-    things = sorted(
-        kind
-        for kind in kinds
-        if kind not in places.values()
-        and kind != _LAMP
-        and any(kind in holds[where] for where in places.values())
-    )
+    has = set(places.values())
+    things = sorted(set(kinds) & set().union(*(holds[one] for one in has)) - has - {_LAMP})
     tool, can = _PLACES_FOR.get(task, ("", ""))
     possible = [kind for kind in things if not can or kind in constants.VAL_ACTION_OBJECTS[can]]
     lit = task == "look_at_obj_in_light"
-    if not possible or (tool and tool not in places.values()) or (lit and _LAMP not in kinds):
+    if not possible or (tool and tool not in has) or (lit and _LAMP not in kinds):
         return None
     target = rng.choice(possible)
     fits = [name for name, where in places.items() if target in holds[where]]
@@ -273,15 +264,11 @@ def _problem(
     desks = [name for name, where in places.items() if where in _DESKS]
     if not starts or (lit and not desks):
         return None
-    where_from = [rng.choice(starts) for _ in range(_TARGETS.get(task, 1))]
-    put = [(target, name) for name in where_from]
-    needed = list(where_from)
+    put = [(target, rng.choice(starts)) for _ in range(1 + (task == "pick_two_obj_and_place"))]
     # What the task can't do without comes first, then others by lot.
-    needed += [
-        rng.choice([name for name, where in places.items() if where == kind])
-        for kind in (goal, tool)
-        if kind
-    ]
+    needed = [name for _, name in put]
+    for kind in filter(None, (goal, tool)):
+        needed.append(rng.choice([name for name, where in places.items() if where == kind]))
     if lit:
         needed.append(rng.choice(desks))
         put.append((_LAMP, needed[-1]))
@@ -293,7 +280,6 @@ def _problem(
         free = [name for name in chosen if kind in holds[places[name]]]
         if kind != target and free:
             put.append((kind, rng.choice(free)))
-    parts = [task, target, "None", goal or _LAMP, str(scene)]
     params = {
         "object_target": target,
         "parent_target": goal,
@@ -302,7 +288,7 @@ def _problem(
         "object_sliced": False,
     }
     pddl = _pddl(rng, task, params, {name: places[name] for name in sorted(chosen)}, put)
-    return "-".join(parts), pddl, params, scene
+    return f"{task}-{target}-None-{goal or _LAMP}-{scene}", pddl, params, scene
 
 
 def _pddl(
@@ -313,15 +299,13 @@ def _pddl(
     put: list[tuple[str, str]],
 ) -> str:
     constants = _package("gen.constants")
-    able = constants.VAL_ACTION_OBJECTS
     objects, init = ["agent1 - agent", "loc_bar_0 - location"], ["(atLocation agent1 loc_bar_0)"]
     at = {name: f"loc_bar_{i}" for i, name in enumerate(places, 1)}
     for name, kind in places.items():
         id_ = _mangled(name)
         objects += [f"{id_} - receptacle", f"{at[name]} - location"]
         init += [f"(receptacleType {id_} {kind}Type)", f"(receptacleAtLocation {id_} {at[name]})"]
-        if kind in _OPENABLE:
-            init.append(f"(openable {id_})")
+        init += [f"(openable {id_})"] * (kind in _OPENABLE)
     for kind, name in put:
         spot = "|".join(f"{rng.uniform(-9, 9):+06.2f}" for _ in range(3))
         id_ = _mangled(f"{kind}|{spot}")
@@ -330,23 +314,20 @@ def _pddl(
             f"(objectType {id_} {kind}Type)",
             f"(inReceptacle {id_} {_mangled(name)})",
             f"(objectAtLocation {id_} {at[name]})",
+            f"({'toggleable' if kind == _LAMP else 'pickupable'} {id_})",
         ]
-        if kind == _LAMP:
-            init.append(f"(toggleable {id_})")
-            continue
-        init.append(f"(pickupable {id_})")
-        words = ("Cleanable", "Heatable", "Coolable", "Sliceable")
-        init += [f"({word.lower()} {id_})" for word in words if kind in able[word]]
+        for word in ("Cleanable", "Heatable", "Coolable", "Sliceable"):
+            if kind != _LAMP and kind in constants.VAL_ACTION_OBJECTS[word]:
+                init.append(f"({word.lower()} {id_})")
     rtypes = sorted({*places.values(), *_RTYPES, *filter(None, [params["parent_target"]])})
     otypes = sorted({*(kind for kind, _ in put), *_OTYPES})
     objects += [f"{kind}Type - rtype" for kind in rtypes]
     objects += [f"{kind}Type - otype" for kind in otypes]
-    holds = constants.VAL_RECEPTACLE_OBJECTS
     init += [
         f"(canContain {outer}Type {inner}Type)"
         for outer in rtypes
         for inner in otypes
-        if inner in holds.get(outer, ())
+        if inner in constants.VAL_RECEPTACLE_OBJECTS.get(outer, ())
     ]
     obj, recep, toggle = (params[f"{one}_target"] for one in ("object", "parent", "toggle"))
     goal = _package("gen.goal_library").gdict[task]["pddl"]

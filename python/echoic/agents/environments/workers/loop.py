@@ -2,18 +2,19 @@
 
 Needs the standard library only, because it also runs where Echoic is not installed.
 
-A request is the line ``{"do": name, "with": {...}, "limit": seconds}``, an answer the line
-``{"is": value}`` or ``{"error": {"kind": class, "text": message, "trace": where}}``. The end of its
-input ends a worker, and while it works, an alarm of the system kills it after the limit, even if
-its code holds the interpreter: no worker outlives its parent. What libraries print goes to standard
-error.
+A request is the line ``{"do": name, "with": {...}, "limit": seconds}`` on the socket that the last
+argument names, an answer the line ``{"is": value}`` or ``{"error": {"kind": class, "text": message,
+"trace": where}}``. The end of the socket ends a worker, and while it works, an alarm of the system
+kills it after the limit, even if its code holds the interpreter: no worker outlives its parent.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import signal
+import socket
+import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -23,21 +24,18 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 # Seconds after the limit at which the alarm ends a worker. A parent that lives kills it before.
-_GRACE = 5.0
+_GRACE = 2.0
 _LONGEST_TRACE = 4000
 
 
 def serve(
     does: Mapping[str, Callable[..., Any]], default: Callable[[Any], Any] | None = None
 ) -> None:
-    """Answer until the input ends; ``default`` is that of :func:`json.dumps`."""
+    """Answer until the socket ends; ``default`` is that of :func:`json.dumps`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    asked, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    for line in asked:
+    parent = socket.socket(fileno=int(sys.argv[-1]))
+    parent.set_inheritable(False)
+    for line in parent.makefile("rb"):
         request = json.loads(line)
         # Each time, because libraries may install a handler.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -51,8 +49,5 @@ def serve(
                 {"error": {"kind": type(error).__name__, "text": str(error), "trace": trace}}
             )
         signal.setitimer(signal.ITIMER_REAL, 0)
-        try:
-            answers.write(answer.encode() + b"\n")
-            answers.flush()
-        except BrokenPipeError:
-            return
+        with contextlib.suppress(ConnectionError):
+            parent.sendall(answer.encode() + b"\n")
