@@ -31,7 +31,7 @@ from echoic.errors import ArgumentError, CollectorError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from echoic.agents.llm.handles import RolloutEngine
+    from echoic.agents.llm.requests import RolloutEngine
     from echoic.agents.llm.soft_prefix import TurnPlans
 
     Array = np.ndarray[Any, Any]
