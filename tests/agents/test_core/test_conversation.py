@@ -508,3 +508,34 @@ def test_a_room_of_minigrid_is_played_with_a_model() -> None:
 
     run(body)
     task.close()
+
+
+@pytest.mark.parametrize(
+    ("template", "begins"), [(CHATML, "<|im_start|>assistant\n"), (MISTRAL, "")]
+)
+def test_a_plan_stands_before_the_words_that_begin_an_answer(template: str, begins: str) -> None:
+    tokenizer, seen = letters(template), []
+
+    class Plans:
+        size, embeddings = 2, {102: torch.zeros(16), 103: torch.ones(16)}
+
+        def plan(self, observation: str) -> list[int]:
+            seen.append(observation)
+            return [102, 103]
+
+    async def body(engine: AsyncExecutionEngine) -> tuple[Conversation, Conversation]:
+        planned, plain = (
+            Conversation(engine, tokenizer, SamplingParams(2), limit=200, plans=one)
+            for one in (Plans(), None)
+        )
+        for talk in (planned, plain):
+            talk.say("user", "a door")
+            await talk.answer()
+        return planned, plain
+
+    planned, plain = run(body)
+    ids, without = planned.tokens[:-2], plain.tokens[:-2]
+    head = tokenizer.encode(begins, add_special_tokens=False)
+    at = len(without) - len(head)
+    assert ids == [*without[:at], 102, 103, *head]
+    assert seen == ["a door"]

@@ -563,8 +563,7 @@ class LLMTrainer:
         self, stack: contextlib.AsyncExitStack, run: echoic.rl.Run, how: Answering
     ) -> Actor:
         """Make an actor of servers, which load what is published where they can."""
-        from echoic.agents.llm.remote import RemoteEngine
-        from echoic.agents.llm.routing import RemoteConfig
+        from echoic.agents.llm.remote import RemoteConfig, RemoteEngine
         from echoic.integrations.serving import SglangServer, VllmServer, WeightPusher
 
         config = self.config

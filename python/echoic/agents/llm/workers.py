@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from echoic.agents.llm.config import ExecutionConfig
-    from echoic.agents.llm.handles import RolloutEngine
-    from echoic.agents.llm.requests import RolloutResult, SamplingParams
+    from echoic.agents.llm.requests import RolloutEngine, RolloutResult, SamplingParams
     from echoic.agents.llm.soft_prefix import PlanPrefix
     from echoic.rl import Group, Item, Run
     from echoic.rl import Worker as Joined
