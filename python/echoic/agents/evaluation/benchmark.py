@@ -152,7 +152,7 @@ class EchoRLBenchmark:
         if getattr(maker, "needs_commands", False) and not lists_commands and not reads:
             reason = f"{cell.method} chooses among listed commands, and {cell.task} lists none"
             raise _Skipped(reason, "not applicable")
-        backbone = _backbone(cell.backbone) if needs_backbone else None
+        backbone: Any = _backbone(cell.backbone) if needs_backbone else None
         try:
             method = method_of(
                 cell.method,
