@@ -8,9 +8,9 @@ leaves, in the folder where it is run:
 - ``results/TASK_BACKBONE/``: ``training_metrics.log`` (a line of JSON for each second) and
   ``performance_report.json``.
 
-The agent acts on vectors, with networks of its own: ``--backbone`` names the folders, so that runs
-beside a benchmark of language models keep apart, and no model is called. Methods in which one has
-a part are trained by ``echoic train --method``.
+``--backbone local:SmolLM2-135M``, or a folder of transformers, trains that language model, and
+``mlp`` a policy of vectors. The weights of a hosted model, as ``gpt-4o``, the default, are not here
+and can't learn: the program says so and trains ``mlp``, and results are saved under that name.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from echoic.agents.runs import LOG_LEVELS, device_named, log_to, watch_training
 from echoic.agents.training import EchoRLTrainer, TrainingConfig
 from echoic.errors import EchoicError
 
+HOSTED = ("gpt-4o", "claude-3.5-sonnet", "gemini-1.5-pro", "llama-4", "qwen-7b", "deepseek-r1")
 TASKS = ("alfworld", "webshop", "cruxeval", "arc", "minigrid")
 
 
@@ -32,7 +33,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train an agent with EchoRL.")
     add = parser.add_argument
     add("--task", choices=TASKS, default="alfworld", help="environment")
-    add("--backbone", default="gpt-4o", help="part of the names of folders")
+    add("--backbone", default="gpt-4o", help="mlp, local:NAME, a folder, or a hosted model")
     add("--timesteps", type=int, default=100_000, help="steps of the environment")
     add("--num-actors", type=int, default=128, help="environments side by side")
     add("--num-learners", type=int, default=2, help="parts that a gradient is computed in")
@@ -44,11 +45,18 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
+def trained(backbone: str) -> str:
+    """What is trained: a policy of vectors in place of a hosted model."""
+    return "mlp" if backbone in HOSTED else backbone
+
+
 def settings(options: argparse.Namespace) -> TrainingConfig:
     """The settings of the training."""
-    name = f"{options.task}_{options.backbone}".replace("/", "_")
+    backbone = trained(options.backbone)
+    name = f"{options.task}_{backbone}".replace("/", "_")
     return TrainingConfig(
         env_name=options.task,
+        backbone=backbone,
         total_timesteps=options.timesteps,
         num_actors=options.num_actors,
         num_learners=options.num_learners,
@@ -64,6 +72,8 @@ def settings(options: argparse.Namespace) -> TrainingConfig:
 async def train(options: argparse.Namespace) -> None:
     """Train, and print the results."""
     config = settings(options)
+    if config.backbone != options.backbone:
+        print(f"The weights of {options.backbone} are not here: training {config.backbone}")
     trainer = EchoRLTrainer(config, resume=options.resume)
     try:
         metrics = await watch_training(trainer, Path(config.results_dir), report=print)

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -262,3 +263,74 @@ def test_environments_of_verifiers_fill_a_run(
             run_all(max_failures=2)
         worker.flush()
         assert run.stats().rejected >= 2
+
+
+@pytest.mark.parametrize("tool", [False, True])
+def test_a_conversation_plays_an_environment_of_verifiers_unchanged(
+    tool: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("verifiers.v1")
+    import renderers.client
+    import verifiers.v1 as vf
+    import verifiers_world as world
+    from echoic.agents.llm import Conversation, SamplingParams
+    from echoic.agents.llm.requests import RolloutResult
+    from echoic.agents.llm.verifiers import VerifiersTask
+    from echoic.errors import CollectorError
+    from renderers.configs import Qwen3RendererConfig
+
+    monkeypatch.setattr(renderers.client, "_max_prompt_len_lock", asyncio.Lock())
+    tokenizer = world.save_tokenizer(tmp_path / "tokenizer")
+    model = world.Model(tokenizer)
+    config = vf.SingleAgentEnvConfig.model_validate(
+        {
+            "taskset": {"id": "verifiers_world", "tool": tool},
+            "agent": {"harness": {"id": "verifiers_world"}, "runtime": {"type": "subprocess"}},
+        }
+    )
+
+    class Engine:
+        """Answers as the model of that world does, but 9 where it is asked for 3 + 5."""
+
+        async def generate(self, ids: list[int], sampling: SamplingParams) -> RolloutResult:
+            text = model.answer(tokenizer.decode(ids)).replace("8", "9")
+            drawn = tokenizer.encode(f"{text}<|im_end|>", add_special_tokens=False)
+            assert drawn[-1] in sampling.stop
+            count, logprobs = len(drawn), [-one / 8 for one in drawn]
+            return RolloutResult(
+                "0", True, None, 0.0, count, tokens=drawn, logprobs=logprobs,
+                versions=[model.version] * count, finish_reason="stop",
+            )  # fmt: skip
+
+    def talk(limit: int = 4000) -> Any:
+        return Conversation(Engine(), tokenizer, SamplingParams(200), limit=limit)  # type: ignore[arg-type]
+
+    renderer = Qwen3RendererConfig(enable_thinking=False)
+    task = VerifiersTask(
+        vf.load_environment(config), renderer=renderer, tokenizer=str(tmp_path / "tokenizer")
+    )
+    assert task.name == "verifiers_world"
+    everything = [*task._tasks, *task._held_out]
+    assert [one.data.a for one in sorted(everything, key=lambda one: one.data.a)] == [0, 1, 2, 3]
+
+    async def body() -> None:
+        talks = [talk() for _ in everything]
+        outcomes = await asyncio.gather(*map(task.run, everything, talks))
+        for one, found, outcome in zip(everything, talks, outcomes, strict=True):
+            assert outcome.success == (outcome.reward == 1) == (one.data.a != 3)
+            assert outcome.details["turns"] == len(found.turns) == 1 + tool
+            columns = found.columns()
+            mask = columns["mask"].astype(bool)
+            assert (columns["logprobs"][mask] == -columns["tokens"][mask] / 8).all()
+            assert columns["rewards"][-1] == outcome.reward
+            drawn = tokenizer.decode(columns["tokens"][mask])
+            assert ("<tool_call>" in drawn) == tool
+            assert "<tool_response>" not in drawn
+            assert (np.diff(found.versions[mask]) >= 0).all()
+        with pytest.raises(CollectorError, match=r"the episode failed: .* limit is 30"):
+            await task.run(everything[0], talk(30))
+
+    asyncio.run(body())
+    task.close()
+    model.close()
+    assert not [one for one in threading.enumerate() if one.name == "verifiers"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from echoic.agents.devices import shard, whole
 from echoic.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def step(optimizer: Any, parameters: Iterable[Any], longest: float) -> float:
         FloatingPointError: If the gradient is not finite. No step was taken: one NaN would spoil
             every parameter, and the optimizer's averages for good.
     """
-    norm = float(torch.nn.utils.clip_grad_norm_(list(parameters), longest))
+    norm = float(whole(torch.nn.utils.clip_grad_norm_(list(parameters), longest)))
     if not math.isfinite(norm):
         optimizer.zero_grad(set_to_none=True)
         raise FloatingPointError(
@@ -113,7 +114,7 @@ class MasterWeights:
     def follow(self) -> None:
         """Take over values that were written to the parameters since, before a step."""
         for one, copy in self._pairs:
-            torch.where(copy.to(one.dtype) == one, copy, one.to(copy.dtype), out=copy.data)
+            copy.copy_(torch.where(copy.to(one.dtype) == one, copy, one.to(copy.dtype)))
 
     @torch.no_grad()
     def give(self) -> None:
@@ -138,4 +139,4 @@ class MasterWeights:
     def load(self, state: Sequence[Tensor]) -> None:
         """Continue from saved copies."""
         for (_, copy), saved in zip(self._pairs, state, strict=True):
-            copy.copy_(saved)
+            copy.copy_(shard(saved, copy))

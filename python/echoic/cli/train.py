@@ -17,16 +17,52 @@ if TYPE_CHECKING:
 
 __all__ = ["pairs", "train"]
 
+# Most tokens of a conversation, and of what is learned from at a time.
+_LONGEST = 2048
+# What --setting changes: of two cores and minutes.
+_MODEL_SETTINGS = {
+    "max_length": _LONGEST,
+    "prompts_per_step": 4,
+    "answers_per_prompt": 8,
+    "max_new_tokens": 24,
+    "evaluate_every": 10,
+    "evaluate_prompts": 32,
+    "progress": True,
+}
+
 
 def train(
-    task: Annotated[str, typer.Option(help="The name of an environment.")] = "alfworld",
+    task: Annotated[
+        str | None,
+        typer.Option(help="An environment; with --model, or a task such as gsm8k-like."),
+    ] = None,
     *,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="A language model to train: a folder, or local:SmolLM2-135M."
+        ),
+    ] = None,
+    algo: Annotated[str, typer.Option(help="With --model: grpo, rloo or ppo.")] = "grpo",
+    updates: Annotated[int, typer.Option(min=1, help="With --model: updates.")] = 50,
+    max_lag: Annotated[
+        int, typer.Option(min=0, help="With --model: versions that answers may be behind.")
+    ] = 0,
+    workers: Annotated[
+        int, typer.Option(min=0, help="With --model: processes that answer; needs --max-lag.")
+    ] = 0,
+    lora: Annotated[
+        int, typer.Option(min=0, help="With --model: rank of adapters; 0 learns all weights.")
+    ] = 8,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="With --model.  [default: 1e-3, or 1e-6 with --lora 0]")
+    ] = None,
     backbone: Annotated[
         str,
         typer.Option(
-            help="The language model of methods that need one. It is part of the results' folder."
+            help="mlp: the policy of vectors. Methods that prompt a model take its name here."
         ),
-    ] = "gpt-4o",
+    ] = "mlp",
     method: Annotated[str, typer.Option(help="The name of a method that trains.")] = "echo-rl",
     timesteps: Annotated[int, typer.Option(min=1, help="Steps of the environment.")] = 100_000,
     num_actors: Annotated[int, typer.Option(min=1, help="Environments side by side.")] = 128,
@@ -43,23 +79,28 @@ def train(
     ] = False,
     task_setting: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A setting of the environment, as JSON."),
+        typer.Option(metavar="NAME=VALUE", help="A setting of the task, as JSON."),
     ] = None,
     setting: Settings = None,
     imports: Imports = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train an agent in an environment.
+    """Train an agent in an environment, or with --model a language model in a task.
 
-    `checkpoints/` and `results/TASK_BACKBONE/` appear in the output folder: `metrics.jsonl` of the
-    trainer, `training_metrics.log` with the machine's numbers, `performance_report.json`. Ctrl-C
-    stops after the current update; --resume continues.
+    `checkpoints/` and `results/TASK_MODEL/` appear in the output folder: `metrics.jsonl` of the
+    trainer, and for an agent `training_metrics.log` with the machine's numbers and
+    `performance_report.json`. Ctrl-C stops after the current update; --resume continues.
     """
     from echoic.agents import runs
 
     import_all(imports)
     settings = pairs(setting, "--setting")
-    folder = output_dir / "results" / f"{task}_{backbone}".replace("/", "_")
+    task_settings = pairs(task_setting, "--task-setting")
+    task = task or ("alfworld" if model is None else "gsm8k-like")
+    name = backbone if model is None else model.removeprefix("local:").rstrip("/").split("/")[-1]
+    folder = output_dir / "results" / f"{task}_{name}".replace("/", "_")
+    # A method without a model has no model's name.
+    named = task if backbone == "mlp" else folder.name
     given = {
         "num_actors": num_actors,
         "num_learners": num_learners,
@@ -69,11 +110,24 @@ def train(
     }
     try:
         with runs.log_to(output_dir / "echo_rl_training.log", log_level):
-            given["device"] = runs.device_named(device)
-            if method == "echo-rl":
+            if model is not None:
+                learner = learner_of(algo, lora, learning_rate)
+                config: dict[str, Any] = {
+                    "steps": updates,
+                    "max_lag": max_lag,
+                    "workers": workers,
+                    "seed": seed,
+                }
+                config |= {"learner": learner, "dir": folder, **settings}
+                outcome = asyncio.run(
+                    train_model(model, task, task_settings, config, device, resume=resume)
+                )
+            elif method == "echo-rl":
                 given |= {
                     "env_name": task,
-                    "env_config": pairs(task_setting, "--task-setting"),
+                    "env_config": task_settings,
+                    "backbone": backbone,
+                    "device": runs.device_named(device),
                     "total_timesteps": timesteps,
                     "seed": seed,
                     "checkpoint_dir": str(output_dir / "checkpoints" / folder.name),
@@ -84,11 +138,11 @@ def train(
             else:
                 cell = {
                     "task": task,
-                    "task_config": pairs(task_setting, "--task-setting"),
+                    "task_config": task_settings,
                     "seed": seed,
                     "steps": timesteps,
-                    "folder": output_dir / "checkpoints" / f"{folder.name}_{method}",
-                    "settings": given,
+                    "folder": output_dir / "checkpoints" / f"{named}_{method}",
+                    "settings": {**given, "device": runs.device_named(device)},
                 }
                 outcome = asyncio.run(train_other(method, backbone, cell))
     except KeyboardInterrupt:
@@ -99,6 +153,50 @@ def train(
         typer.echo(json.dumps(finite(outcome), allow_nan=False))
     else:
         typer.echo("\n".join(lines(outcome)))
+
+
+def learner_of(algo: str, rank: int, rate: float | None) -> Any:
+    """Return the settings of a learner of tokens."""
+    from echoic.agents.llm import GRPOConfig, LoRAConfig, PPOTokenConfig, RLOOConfig
+
+    kinds: dict[str, Any] = {"grpo": GRPOConfig, "rloo": RLOOConfig, "ppo": PPOTokenConfig}
+    if algo not in kinds:
+        raise typer.BadParameter(
+            f"expected one of {', '.join(kinds)}, not {algo!r}", param_hint="--algo"
+        )
+    adapters = LoRAConfig(rank=rank, alpha=2.0 * rank) if rank else None
+    rate = rate or (1e-3 if rank else 1e-6)
+    return kinds[algo](learning_rate=rate, lora=adapters, max_tokens=_LONGEST)
+
+
+async def train_model(
+    model: str,
+    task: str,
+    task_settings: dict[str, Any],
+    config: dict[str, Any],
+    device: str,
+    *,
+    resume: bool,
+) -> dict[str, Any]:
+    """Train a language model, and evaluate it before and after."""
+    from echoic.agents.llm import LLMConfig, LLMTrainer
+
+    settings = LLMConfig(**{**_MODEL_SETTINGS, **config})
+    named = (task, task_settings)
+    trainer = LLMTrainer(model, named, settings, device=device, resume=resume)
+    say(f"{model} learns {trainer.task.name}")
+    history = await trainer.train()
+    trainer.export(Path(config["dir"]) / "model")
+    few = max(1, min(10, len(history) // 4))
+    return {
+        "updates": len(history),
+        "seconds": history[-1]["seconds"],
+        "reward at first": sum(row["reward"] for row in history[:few]) / few,
+        "reward at last": sum(row["reward"] for row in history[-few:]) / few,
+        "held-out success before": trainer.evaluations[0]["success_rate"],
+        "held-out success after": trainer.evaluations[-1]["success_rate"],
+        "results": str(config["dir"]),
+    }
 
 
 async def train_ours(given: dict[str, Any], folder: Path, *, resume: bool) -> dict[str, Any]:

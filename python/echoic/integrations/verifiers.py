@@ -310,10 +310,10 @@ async def run_environment(
         done, failed = done + 1, 0
 
     async def play(item: Item, slot: Any, given: Any) -> None:
-        trace = _trace(await environment.run_slot(slot, given))
+        trace = trained_trace(await environment.run_slot(slot, given))
         found = to_columns(trace, **columns)
         values: dict[str, Any] = {name: _value(trace, name, one) for name, one in fields.items()}
-        values[reward] = _scored(trace)
+        values[reward] = scored(trace)
         made = None if versions is None else versions.of_tokens(trace)
         item.write(version=made, blobs=_said(trace) if messages else None, **found)
         item.done(**values)
@@ -365,7 +365,7 @@ def _key(task: Any) -> str:
     return str(task.key)
 
 
-def _trace(episode: Any) -> Any:
+def trained_trace(episode: Any) -> Any:
     """Return the trace of an episode that is learned from."""
     found = [trace for trace in episode.traces if trace.agent.trainable]
     if not episode.ok:
@@ -378,7 +378,7 @@ def _trace(episode: Any) -> Any:
     return found[0]
 
 
-def _scored(trace: Any) -> float:
+def scored(trace: Any) -> float:
     found = _reward(trace)
     if found is None:
         raise RolloutError("the rollout has no reward: score it before it is added")

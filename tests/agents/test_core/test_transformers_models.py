@@ -15,6 +15,8 @@ from echoic.agents.llm import (
     AsyncExecutionEngine,
     ExecutionConfig,
     SamplingParams,
+    TinyConfig,
+    TinyTransformer,
 )
 from echoic.agents.llm.transformers import TransformersModel
 
@@ -119,6 +121,44 @@ def test_a_model_that_trains_is_a_failed_result() -> None:
     [result, _] = generate(wrapped, [[5, 6]], 2)
     assert not result.success
     assert "training mode" in result.error
+
+
+@pytest.mark.parametrize("family", ["Llama", "Tiny"])
+def test_virtual_tokens_are_the_embeddings_that_come_with_them(family: str) -> None:
+    if family == "Tiny":
+        model = TinyTransformer(TinyConfig(vocab_size=50), device="cpu")
+        table = model.embed.weight
+    else:
+        model = make(family)
+        table = model.get_input_embeddings().weight
+    sampling = SamplingParams(max_new_tokens=6, temperature=0.0)
+
+    async def main() -> None:
+        async with AsyncExecutionEngine(ExecutionConfig(), model, "cpu") as engine:
+            plain = await engine.generate([5, 6, 7, 8, 9], sampling)
+            embeddings = {50: table[5], 73: table[6]}
+            same = await engine.generate([50, 73, 7, 8, 9], sampling, embeddings=embeddings)
+            assert same.success, same.error
+            assert (same.tokens, same.prompt_tokens) == (plain.tokens, 5)
+            assert same.logprobs == pytest.approx(plain.logprobs, abs=1e-5)
+            # Keys and values are shared by equal embeddings, not by equal ids.
+            assert same.reused_tokens == 0
+            equal = {60: table[5], 61: table[6]}
+            again = await engine.generate([60, 61, 7, 8, 9], sampling, embeddings=equal)
+            other = {50: table[5], 73: table[9]}
+            changed = await engine.generate([50, 73, 7, 8, 9], sampling, embeddings=other)
+            assert (again.reused_tokens, changed.reused_tokens) == (4, 1)
+            assert again.tokens == same.tokens
+            assert changed.logprobs != pytest.approx(same.logprobs, abs=1e-4)
+            for prompt, wrong, message in (
+                ([50, 74], embeddings, "ids from 0 to below 50; got 74"),
+                ([3, 4], {4: table[4]}, "ids of embeddings are at least 50, not 4"),
+                ([50], {50: table[5][:3]}, r"must be \d+ finite numbers; got shape \(3,\)"),
+            ):
+                with pytest.raises(ArgumentError, match=message):
+                    await engine.generate(prompt, sampling, embeddings=wrong)
+
+    asyncio.run(main())
 
 
 def test_smollm2_answers_and_its_prompts_share_keys_and_values() -> None:

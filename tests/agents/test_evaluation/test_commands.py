@@ -154,7 +154,7 @@ def test_another_method_is_trained_by_its_name(tmp_path):
     )  # fmt: skip
     assert ran.exit_code == 0, ran.output
     assert json.loads(ran.stdout)["skill"] > 0.5
-    assert (tmp_path / "checkpoints" / "guess_gpt-4o_trained" / "trained").exists()
+    assert (tmp_path / "checkpoints" / "guess_trained" / "trained").exists()
     ran = invoke("train", "--method", "good", "--device", "cpu", "--output-dir", str(tmp_path))
     assert "good has nothing to train" in ran.stderr
 
@@ -228,11 +228,15 @@ def test_every_flag_of_the_training_example_is_a_setting():
         "num_learners": 2, "batch_size": 256, "seed": 42, "log_level": "INFO", "device": "auto",
         "resume": False,
     }  # fmt: skip
-    given = ["--task", "minigrid", "--backbone", "a/b", "--num-actors", "3", "--device", "cpu"]
+    given = ["--task", "minigrid", "--num-actors", "3", "--device", "cpu"]
     config = train_echo_rl.settings(train_echo_rl.arguments(given))
     assert (config.env_name, config.num_actors, config.device) == ("minigrid", 3, "cpu")
     assert (config.total_timesteps, config.num_learners, config.batch_size) == (100_000, 2, 256)
-    assert (config.seed, config.results_dir) == (42, "results/minigrid_a_b")
+    assert (config.seed, config.results_dir) == (42, "results/minigrid_mlp")
+    # Nothing is saved under the name of a model that it is not.
+    assert config.backbone == "mlp"
+    given = ["--task", "minigrid", "--backbone", "local:A/b"]
+    assert train_echo_rl.settings(train_echo_rl.arguments(given)).results_dir.endswith("local:A_b")
 
 
 def test_the_example_runs_anywhere(tmp_path, monkeypatch, capsys):

@@ -7,6 +7,14 @@ import pytest
 
 pytest.importorskip("ray")
 import ray
+from echoic.agents.llm import (
+    GRPOConfig,
+    LLMConfig,
+    LLMTrainer,
+    PromptTask,
+    TinyConfig,
+    TinyTransformer,
+)
 from echoic.agents.training import EchoRLTrainer
 
 # Ray leaves sockets to the garbage collector.
@@ -44,4 +52,23 @@ def test_a_run_on_ray_outlives_an_actor_and_ends_the_ray_that_it_began(
     assert metrics.total_timesteps >= 1024
     assert metrics.execution_metrics["actor_restarts"] == 1
     assert len(metrics.policy_losses) == metrics.total_timesteps // 128
+    assert not ray.is_initialized()
+
+
+def sevens(answer):
+    return answer.tokens.count(7)
+
+
+@pytest.mark.nightly
+def test_a_language_model_learns_from_what_actors_of_ray_answer(path_of_workers):
+    task = PromptTask([[1, 2, 3]], sevens)
+    model = TinyTransformer(TinyConfig(vocab_size=16, dim=32, hidden=32), device="cpu")
+    learner = GRPOConfig(learning_rate=1e-2)
+    config = LLMConfig(
+        6, 2, 4, learner=learner, max_new_tokens=3, max_lag=2, workers=2, backend="ray"
+    )
+    history = asyncio.run(LLMTrainer(model, task, config, device="cpu").train())
+    assert [row["step"] for row in history] == [1, 2, 3, 4, 5, 6]
+    assert max(row["lag_max"] for row in history) <= 2
+    assert max(row["ratio_max"] for row in history) > 1.01
     assert not ray.is_initialized()

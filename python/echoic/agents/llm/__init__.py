@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from echoic.agents.llm.batcher import *
     from echoic.agents.llm.cache import *
     from echoic.agents.llm.config import *
+    from echoic.agents.llm.conversation import *
     from echoic.agents.llm.engine import *
+    from echoic.agents.llm.group_replay import *
     from echoic.agents.llm.learner import *
     from echoic.agents.llm.lora import *
     from echoic.agents.llm.model import *
@@ -26,15 +28,21 @@ if TYPE_CHECKING:
     from echoic.agents.llm.requests import *
     from echoic.agents.llm.routing import *
     from echoic.agents.llm.scheduler import *
+    from echoic.agents.llm.soft_prefix import *
+    from echoic.agents.llm.tasks import *
     from echoic.agents.llm.trainer import *
+    from echoic.agents.llm.verifiers import *
 
 _MODULES = {
     "batch": "TokenBatch",
     "batcher": "Batcher",
     "cache": "KVCacheManager PagePool",
     "config": "ExecutionConfig",
+    "conversation": "Answer Conversation TurnCounts",
     "engine": "AsyncExecutionEngine",
-    "learner": "GRPOConfig GRPOLearner RLOOConfig RLOOLearner TokenLearner TokenLearnerConfig",
+    "group_replay": "GroupReplay",
+    "learner": "GRPOConfig GRPOLearner PPOTokenConfig PPOTokenLearner RLOOConfig RLOOLearner "
+    "TokenLearner TokenLearnerConfig",
     "lora": "LoRAConfig add_lora merge_lora without_lora",
     "model": "CausalModel KVShape PagedBatch Span TinyConfig TinyTransformer",
     "radix": "RadixTree",
@@ -43,6 +51,12 @@ _MODULES = {
     "requests": "RolloutRequest RolloutResult RolloutToken SamplingParams",
     "routing": "PrefixRouter RemoteConfig",
     "scheduler": "LatencyScheduler",
-    "trainer": "Answer LLMConfig LLMTrainer",
+    "soft_prefix": "PlanPrefix TurnPlans",
+    "tasks": (
+        "EnvironmentTask GeneratedTask Outcome PromptTask Task Tools make_task register_task "
+        "task_names"
+    ),
+    "trainer": "LLMConfig LLMTrainer",
+    "verifiers": "VerifiersTask",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _MODULES)

@@ -58,12 +58,18 @@ class TokenBatch:
     mask: Array
     #: Where each item begins, and where the last one ends, (items + 1,).
     offsets: Array
-    #: Reward of each item, (items,).
+    #: Reward of each item, (items,): the sum of its turns' rewards.
     rewards: Array
     #: The first item of each group, and the end of the last one, (groups + 1,).
     group_offsets: Array
     #: How many versions each token's policy was behind the one that learns, (tokens,).
     lags: Array
+    #: Reward at each token, (tokens,); ``None``: an item's is at the last token that was drawn.
+    token_rewards: Array | None = None
+    #: What the soft prefixes of each item were made of: ``TurnPlans.rows``, or ``None``.
+    plans: tuple[Array | None, ...] | None = None
+    #: How much each item counts, (items,); ``None``: 1.
+    importance: Array | None = None
 
     def __post_init__(self) -> None:
         """Cast arrays to the dtypes that a learner needs, and check that they fit each other."""
@@ -76,6 +82,12 @@ class TokenBatch:
             "group_offsets": np.int64,
             "lags": np.int64,
         }
+        per_token = ["tokens", "logprobs", "mask", "lags"]
+        if self.token_rewards is not None:
+            dtypes["token_rewards"] = np.float64
+            per_token.append("token_rewards")
+        if self.importance is not None:
+            dtypes["importance"] = np.float64
         for name, dtype in dtypes.items():
             array = np.asarray(getattr(self, name))
             if array.ndim != 1:
@@ -83,10 +95,10 @@ class TokenBatch:
             object.__setattr__(self, name, np.array(array, dtype))
         _check_offsets("offsets", self.offsets)
         _check_offsets("group_offsets", self.group_offsets)
-        sizes = {
-            **dict.fromkeys(("tokens", "logprobs", "mask", "lags"), int(self.offsets[-1])),
-            "rewards": len(self),
-        }
+        sizes = {**dict.fromkeys(per_token, int(self.offsets[-1])), "rewards": len(self)}
+        for name in ("plans", "importance"):
+            if getattr(self, name) is not None:
+                sizes[name] = len(self)
         for name, size in sizes.items():
             if len(getattr(self, name)) != size:
                 raise ArgumentError(
@@ -110,8 +122,9 @@ class TokenBatch:
             raise ArgumentError(
                 f"logprobs are logarithms of probabilities, at most 0; got {drawn.max():g}"
             )
-        if not np.isfinite(self.rewards).all():
-            raise ArgumentError("rewards must be finite numbers")
+        for rewards in (self.rewards, self.token_rewards):
+            if rewards is not None and not np.isfinite(rewards).all():
+                raise ArgumentError("rewards must be finite numbers")
 
     @classmethod
     def from_rollouts(
@@ -122,6 +135,7 @@ class TokenBatch:
         logprobs: str = "logprobs",
         mask: str = "mask",
         reward: str = "reward",
+        rewards: str = "rewards",
     ) -> TokenBatch:
         """Take a batch of a rollout table, of any form; its versions say how old each token is.
 
@@ -130,7 +144,8 @@ class TokenBatch:
             tokens: The column of token numbers.
             logprobs: The column of log-probabilities under the policy that drew the tokens.
             mask: The column that is not zero where the policy drew a token.
-            reward: The field of rewards.
+            reward: The field of rewards, of a batch without rewards of tokens.
+            rewards: The column of rewards of tokens, if there is one. An item's is their sum.
         """
         shift = np.repeat(batch.starts - batch.offsets[:-1], batch.lengths)
         cells = np.arange(batch.tokens) + shift
@@ -139,14 +154,18 @@ class TokenBatch:
             found: Array = array.reshape(-1)[cells]
             return found
 
+        each = flat(batch[rewards]) if rewards in batch.columns else None
+        plans: tuple[Any, ...] = tuple(batch.blobs(i).get("plans") for i in range(len(batch)))
         return cls(
             tokens=flat(batch[tokens]),
             logprobs=flat(batch[logprobs]),
             mask=flat(batch[mask]) != 0,
             offsets=batch.offsets,
-            rewards=batch[reward],
-            group_offsets=_offsets(batch.group_sizes),
+            rewards=batch[reward] if each is None else _sums(each, batch.lengths),
+            group_offsets=offsets_of(batch.group_sizes),
             lags=batch.target - flat(batch.versions),
+            token_rewards=each,
+            plans=None if all(one is None for one in plans) else plans,
         )
 
     @classmethod
@@ -156,9 +175,11 @@ class TokenBatch:
         tokens: Sequence[ArrayLike],
         logprobs: Sequence[ArrayLike],
         mask: Sequence[ArrayLike],
-        rewards: ArrayLike,
         group_sizes: ArrayLike,
+        rewards: ArrayLike | None = None,
+        token_rewards: Sequence[ArrayLike] | None = None,
         lags: Sequence[ArrayLike] | None = None,
+        plans: Sequence[Array | None] | None = None,
     ) -> TokenBatch:
         """Put items together, each with a value for each of its tokens.
 
@@ -166,14 +187,20 @@ class TokenBatch:
             tokens: The token numbers of each item, its prompt included.
             logprobs: Log-probabilities under the policy that drew them; anything for a prompt.
             mask: Not zero where the policy drew the token.
-            rewards: What each item earned.
             group_sizes: How many items each group has, in their order.
+            rewards: What each item earned; or else
+            token_rewards: what each of its tokens earned.
             lags: By how many versions each token's policy was behind; none by default.
+            plans: What the soft prefixes of each item were made of.
         """
+        if (rewards is None) == (token_rewards is None):
+            raise ArgumentError("expected either rewards or token_rewards")
         lengths = [len(np.atleast_1d(item)) for item in tokens]
         if lags is None:
             lags = [np.zeros(length, np.int64) for length in lengths]
         columns = {"tokens": tokens, "logprobs": logprobs, "mask": mask, "lags": lags}
+        if token_rewards is not None:
+            columns["token_rewards"] = token_rewards
         found: dict[str, Any] = {}
         for name, items in columns.items():
             arrays = [np.atleast_1d(np.asarray(item)) for item in items]
@@ -184,11 +211,14 @@ class TokenBatch:
                 )
             found[name] = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
         found["mask"] = found["mask"] != 0
+        if rewards is None:
+            rewards = _sums(found["token_rewards"], np.asarray(lengths))
         return cls(
             **found,
-            offsets=_offsets(lengths),
+            offsets=offsets_of(lengths),
             rewards=np.asarray(rewards),
-            group_offsets=_offsets(group_sizes),
+            group_offsets=offsets_of(group_sizes),
+            plans=None if plans is None else tuple(plans),
         )
 
     def __len__(self) -> int:
@@ -209,6 +239,19 @@ class TokenBatch:
         """How many tokens of a mask each item has, (items,)."""
         return np.bincount(self.items[mask], minlength=len(self))
 
+    def drawn_rewards(self) -> Array:
+        """Return the reward of each drawn token, with what its item earned until the next one."""
+        counts = self.count(self.mask)
+        ends = np.cumsum(counts)
+        if self.token_rewards is None:
+            earned = np.zeros(int(counts.sum()))
+            earned[ends[counts > 0] - 1] = self.rewards[counts > 0]
+            return earned
+        # The drawn token at or before each token; before the first of an item, that one.
+        place = np.maximum(np.cumsum(self.mask) - 1, (ends - counts)[self.items])
+        has_drawn = (counts > 0)[self.items]
+        return np.bincount(place[has_drawn], self.token_rewards[has_drawn], int(counts.sum()))
+
     def __repr__(self) -> str:
         """Return the sizes as text."""
         return (
@@ -217,8 +260,13 @@ class TokenBatch:
         )
 
 
-def _offsets(sizes: ArrayLike) -> Array:
+def offsets_of(sizes: ArrayLike) -> Array:
+    """Return where each of consecutive parts begins, and where the last one ends."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.asarray(sizes, np.int64))])
+
+
+def _sums(values: Array, lengths: Array) -> Array:
+    return np.bincount(np.repeat(np.arange(len(lengths)), lengths), values, len(lengths))
 
 
 def _check_offsets(name: str, offsets: Array) -> None:

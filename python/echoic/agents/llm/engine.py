@@ -23,6 +23,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
 from echoic.agents.bandwidth import BandwidthConfig, BandwidthEfficiencyTracker
 from echoic.agents.devices import resolve
 from echoic.agents.llm.batcher import Batcher
@@ -135,6 +138,7 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
         timeout: float | None = None,
         callback: Callable[[RolloutResult], None] | None = None,
         return_kv: bool = False,
+        embeddings: Mapping[int, Any] | None = None,
     ) -> str:
         """Submit a rollout; return its name as soon as there is room for it to wait.
 
@@ -147,6 +151,9 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
             timeout: Seconds from now until it is stopped; by default the config's.
             callback: Called with the result, on the event loop.
             return_kv: Whether the result has a copy of its keys and values.
+            embeddings: Input embeddings of virtual tokens, such as a soft prefix: the sequence may
+                have the ids from the model's ``vocab_size`` up that are its keys. They are never
+                drawn. Cached keys and values are shared by equal embeddings, whatever their ids.
 
         Raises:
             ArgumentError: If the sequence does not fit the model, or could never fit the cache.
@@ -164,6 +171,7 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
             sampling=sampling or SamplingParams(),
             timeout=self.config.timeout if timeout is None else float(timeout),
             return_kv=return_kv,
+            embeddings=dict(embeddings or {}),
         )
         if not request.timeout > 0:
             raise ArgumentError(f"a timeout must be above 0, not {timeout}")
@@ -311,6 +319,8 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
         """Check that the model can run a request, and make its rollout."""
         seed = self._seeds.getrandbits(63)
         if isinstance(self._runner, PolicyRunner):
+            if request.embeddings:
+                raise ArgumentError("a policy over vectors takes no embeddings")
             request.state_sequence = states = read_states(request.state_sequence)
             self._runner.plan(request)
             return Rollout(request, tuple(range(len(states))), seed)
@@ -318,7 +328,10 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
         model = self.model
         if not tokens:
             raise ArgumentError("a rollout needs at least one token to start from")
-        given = (*tokens, *request.sampling.forced)
+        virtual = {
+            token: self._vector(token, vector) for token, vector in request.embeddings.items()
+        }
+        given = (*(t for t in tokens if t not in virtual), *request.sampling.forced)
         bad = next((t for t in given if not isinstance(t, int) or t < 0), None)
         largest = max((t for t in given if isinstance(t, int)), default=0)
         if bad is not None or largest >= model.vocab_size:
@@ -327,6 +340,8 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
                 f"{largest if bad is None else bad!r}"
             )
         request.state_sequence = list(tokens)
+        if virtual:
+            tokens = tuple(virtual.get(token, token) for token in tokens)
         rollout = Rollout(request, tokens, seed)
         room = min(int(self.config.max_cache_size), int(model.max_length))
         if rollout.limit > room:
@@ -336,6 +351,18 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
                 f"{model.max_length}"
             )
         return rollout
+
+    def _vector(self, token: Any, vector: Any) -> bytes:
+        """Return the embedding of a virtual token as bytes, which the prefix cache compares."""
+        row = torch.as_tensor(vector).detach().cpu().float().numpy()
+        least, width = self.model.vocab_size, self.model.width
+        if not isinstance(token, int) or token < least:
+            raise ArgumentError(f"ids of embeddings are at least {least}, not {token!r}")
+        if row.shape != (width,) or not np.isfinite(row).all():
+            raise ArgumentError(
+                f"the embedding of {token} must be {width} finite numbers; got shape {row.shape}"
+            )
+        return row.tobytes()
 
     def _start(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()

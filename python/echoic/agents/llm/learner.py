@@ -1,7 +1,7 @@
-"""GRPO and RLOO: causal language models that learn by comparing answers to the same prompt.
+"""GRPO, RLOO and PPO: causal language models that learn from what their answers earned.
 
 A :class:`TokenLearner` takes a batch of groups, compares each token's probability with the one that
-it had when it was drawn, and raises that of items which earned more than the rest of their group.
+it had when it was drawn, and raises that of tokens which were better than expected.
 
 GRPO, after Shao et al., "DeepSeekMath" (2024, arXiv:2402.03300), compares an answer with the mean
 of its group. Later variants are settings: the asymmetric clip and the mean over all tokens of DAPO
@@ -11,29 +11,32 @@ ratios of whole sequences of GSPO (arXiv:2507.18071).
 RLOO, after Kool et al., "Buy 4 REINFORCE samples, get a baseline for free!" (2019), and Ahmadian
 et al. (2024, arXiv:2402.14740), is REINFORCE with the mean of the *other* answers as the baseline.
 A whole answer is one action, and the divergence from the reference is subtracted from its reward.
-As an answer is not part of its own baseline, the gradient is unbiased; with the mean of the group
-it would be too small by ``1 / k``, for k answers.
+
+PPO, after Schulman et al. (2017, arXiv:1707.06347), compares with values, which a linear layer on
+the model's last hidden states learns, by GAE over the tokens that were drawn.
 
 Invariants:
 
 1. The parameters change in ``optimizer.step()`` alone, once in each epoch, after a whole batch. A
    gradient that is not finite is an error before it.
-2. How a batch is split into micro-batches changes only the order of sums.
+2. How a batch is split into micro-batches, chunks of logits and ranks changes only the order of
+   sums.
 3. The model is in evaluation mode: with dropout, a token would have another probability than when
    it was drawn, at the same weights. Gradients are computed all the same.
 
-It does not generate or synchronise weights, and uses one process. Gradient checkpointing, which
-transformers models do in training mode only, is not available.
+There is no autocast: a model computes in the dtype that it has here as it does in an engine, and
+what is made of its logits is float32.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import math
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -41,16 +44,21 @@ import numpy as np
 import torch
 
 from echoic.agents import _checks, checkpoint
-from echoic.agents.devices import resolve
-from echoic.agents.llm.batch import TokenBatch
-from echoic.agents.llm.lora import LoRAConfig, add_lora, has_lora, without_lora
+from echoic.agents.devices import Distributed, Ranks, put, resolve, shard, whole
+from echoic.agents.llm.batch import TokenBatch, offsets_of
+from echoic.agents.llm.lora import LoRAConfig, add_lora, has_lora, merged_weights, without_lora
 from echoic.agents.llm.loss import (
     Aggregation,
     KlKind,
     RatioLevel,
+    ValueHead,
+    can_split,
+    decoder_layers,
     importance_ratio,
     keeps_apart,
     lay_out,
+    output_layer,
+    recomputed,
     score,
     token_kl,
     token_weights,
@@ -59,8 +67,7 @@ from echoic.agents.updates import MasterWeights, clipped_gain, step
 from echoic.errors import ArgumentError, CheckpointError
 from echoic.primitives import (
     compute_batch_group_advantages,
-    compute_batch_token_kl,
-    compute_effective_sample_size,
+    compute_gae,
     compute_token_kl,
     plan_micro_batches,
 )
@@ -72,12 +79,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from echoic.agents.llm.loss import MicroBatch, TokenScores
+    from echoic.agents.llm.soft_prefix import PlanPrefix
 
     Array = np.ndarray[Any, Any]
 
 __all__ = [
     "GRPOConfig",
     "GRPOLearner",
+    "PPOTokenConfig",
+    "PPOTokenLearner",
     "RLOOConfig",
     "RLOOLearner",
     "TokenLearner",
@@ -138,8 +148,15 @@ class TokenLearnerConfig:
     #: Lay items out in one row without gaps, for transformers models that keep them apart, instead
     #: of a row for each.
     packed: bool = False
+    #: Tokens whose logits are in memory at a time; ``None``: those of a micro-batch.
+    chunk: int | None = 256
+    #: Keep only the inputs of the model's layers for the gradient, and run each layer once more.
+    checkpointing: bool = False
     #: Learn adapters only; ``None``: all parameters that require a gradient.
     lora: LoRAConfig | None = None
+    #: Learn in all ranks of ``torch.distributed``, each from its share of a batch: ``"ddp"`` with
+    #: the whole model, ``"fsdp"`` with a shard of it.
+    distributed: Distributed | None = None
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -151,7 +168,8 @@ class TokenLearnerConfig:
         _checks.number(self, *given & above, above=0)
         _checks.number(self, *given & least, least=0)
         _checks.whole(self, *given & {"warmup_steps", "max_lag"}, least=0)
-        _checks.whole(self, *given & {"epochs", "fixed_length", "max_tokens", "total_steps"})
+        counts = {"epochs", "fixed_length", "max_tokens", "total_steps", "chunk"}
+        _checks.whole(self, *given & counts)
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ArgumentError(f"betas are two numbers from 0 to below 1, got {self.betas}")
         if (self.schedule == "constant") != (self.total_steps is None):
@@ -191,24 +209,10 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "aggregation": get_args(Aggregation),
     "kl_kind": get_args(KlKind),
     "kl_place": ("loss", "reward"),
+    "distributed": (None, *get_args(Distributed)),
 }
-
-
-@dataclass
-class _Totals:
-    """Sums over the tokens of an epoch, for the metrics."""
-
-    tokens: int = 0
-    sums: dict[str, float] = field(default_factory=dict)
-    ratios: list[Any] = field(default_factory=list)
-
-    def add(self, tokens: int, ratio: Tensor, sums: dict[str, Tensor]) -> None:
-        self.tokens += tokens
-        # One read for all: each is a wait for the device.
-        values = torch.stack([value.detach().double() for value in sums.values()]).tolist()
-        for name, value in zip(sums, values, strict=True):
-            self.sums[name] = self.sums.get(name, 0.0) + value
-        self.ratios.append(ratio.detach().cpu())
+# Settings that a checkpoint does not depend on.
+_HOW = ("max_tokens", "packed", "chunk", "checkpointing", "distributed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,9 +220,14 @@ class _Work:
     """A batch, and what is the same for it in every epoch. Tensors are (tokens,)."""
 
     parts: list[MicroBatch]
+    #: How many tokens all ranks learn from.
+    tokens: float
     behaviour: Tensor
-    advantages: Tensor
     weights: Tensor
+    advantages: Tensor
+    #: The values that the advantages were computed with, and what they should have been.
+    values: Tensor | None
+    returns: Tensor | None
     reference: Tensor | None
     #: Log-probabilities before this update, filled in the first epoch.
     start: Tensor
@@ -241,6 +250,8 @@ class TokenLearner(ABC):
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
     """
 
+    _has_values = False
+
     def __init__(
         self,
         policy: Any,
@@ -251,30 +262,60 @@ class TokenLearner(ABC):
     ) -> None:
         self.config = config
         self.device = resolve(device)
+        self.ranks = Ranks(config.distributed, self.device)
         if config.lora is not None:
             policy = add_lora(policy, config.lora)
         #: The model that learns: with LoRA, the one that has the adapters.
         self.policy = policy.to(self.device).eval()
-        parameters = [one for one in self.policy.parameters() if one.requires_grad]
-        if not parameters:
-            raise ArgumentError("no parameter of the policy requires a gradient")
-        self._masters = MasterWeights(parameters)
-        self.optimizer = torch.optim.AdamW(
-            self._masters.parameters,
-            lr=config.learning_rate,
-            betas=config.betas,
-            weight_decay=config.weight_decay,
-        )
-        #: Batches that were learned from.
-        self.updates = 0
-        #: Steps of the optimizer: one in each epoch of an update.
-        self.steps = 0
-        self._reference = self._make_reference(reference)
+        #: The layer that learns values, of :class:`PPOTokenLearner`.
+        self.value_head: Any = self._make_value_head() if self._has_values else None
+        self._chunk = config.chunk if can_split(self.policy, self.device) else None
         if config.packed and not keeps_apart(self.policy, self.device):
             raise ArgumentError(
                 "packed items attend to each other in this model: it takes no position_ids, or "
                 "does not separate items by them; use packed=False"
             )
+        self._layers = decoder_layers(self.policy)
+        if config.checkpointing and not self._layers:
+            raise ArgumentError(
+                "checkpointing needs a model whose layers are known: one of transformers, or one "
+                "with the names of their classes in _no_split_modules"
+            )
+        self._reference = self._make_reference(reference)
+        self.ranks.place(self.policy, self._layers)
+        if self._reference is not None:
+            self.ranks.place(self._reference, decoder_layers(self._reference))
+        groups = [[one for one in self.policy.parameters() if one.requires_grad]]
+        if not groups[0]:
+            raise ArgumentError("no parameter of the policy requires a gradient")
+        if self.value_head is not None:
+            self.ranks.place(self.value_head)
+            groups.append(list(self.value_head.parameters()))
+        self._masters = MasterWeights([one for group in groups for one in group])
+        masters = iter(self._masters.parameters)
+        self.optimizer = torch.optim.AdamW(
+            [{"params": [next(masters) for _ in group]} for group in groups],
+            lr=config.learning_rate,
+            betas=config.betas,
+            weight_decay=config.weight_decay,
+        )
+        #: The soft prefix that learns with the policy; see :meth:`attach`.
+        self.plans: PlanPrefix | None = None
+        #: Batches that were learned from.
+        self.updates = 0
+        #: Steps of the optimizer: one in each epoch of an update.
+        self.steps = 0
+
+    def attach(self, plans: PlanPrefix) -> None:
+        """Let a soft prefix learn with the policy, at a learning rate of its own.
+
+        Raises:
+            ArgumentError: If there is one already, or several ranks learn.
+        """
+        if self.plans is not None or self.config.distributed is not None:
+            raise ArgumentError("a learner in one process takes one soft prefix, before it learns")
+        self.plans = plans.to(self.device)
+        self.optimizer.add_param_group({"params": list(plans.parameters())})
 
     def _make_reference(self, given: Any) -> Any:
         """Return the reference model; None without one, or if it is the policy without adapters."""
@@ -290,12 +331,33 @@ class TokenLearner(ABC):
         model = copy.deepcopy(self.policy) if given is None else given.to(self.device)
         return model.eval().requires_grad_(requires_grad=False)
 
+    def _make_value_head(self) -> Any:
+        head = output_layer(self.policy)
+        if head is None:
+            raise ArgumentError(
+                "values are learned from the inputs of the model's output layer: the policy needs "
+                "get_output_embeddings(), as models of transformers have it"
+            )
+        return ValueHead(head.weight.shape[-1]).to(self.device)
+
     @abstractmethod
-    def advantages(self, rewards: Array, group_offsets: Array) -> Array:
-        """Return how much better than expected each item was, (items,)."""
+    def _estimate(
+        self, batch: TokenBatch, learned: Array, parts: list[MicroBatch], costs: Array
+    ) -> tuple[dict[str, Array], dict[str, float]]:
+        """Return arrays of tokens, ``advantages`` at least, and metrics.
+
+        Args:
+            batch: The batch of this rank.
+            learned: The tokens that are learned from.
+            parts: All that the policy drew, however old.
+            costs: What is subtracted from the reward at each token.
+        """
 
     def update(self, batch: TokenBatch | RolloutBatch) -> dict[str, float]:
         """Learn from a batch.
+
+        With ``distributed`` every rank calls this with its own share of the batch, and gets the
+        metrics of the whole; a share may be empty.
 
         Returns:
             ``loss`` and its parts ``policy_loss``, ``kl`` and ``entropy``; ``clip_fraction`` with
@@ -304,31 +366,41 @@ class TokenLearner(ABC):
             that the ratios leave); ``kl_behaviour``: the divergence from the policy that drew;
             ``grad_norm``, ``learning_rate``; ``tokens``, ``stale_tokens``, ``items``,
             ``micro_batches``, ``reward``, ``advantage_std``; ``stepped``: 0 if every token was too
-            old, so that nothing was learned. Several epochs are averaged.
+            old, so that nothing was learned. Several epochs are averaged. PPO adds
+            ``value_loss``, ``value_mean`` and ``explained_variance``.
 
         Raises:
             ArgumentError: If an item is longer than ``max_tokens``.
             FloatingPointError: If the gradient is not finite. That step was not taken.
         """
         found = TokenBatch.from_rollouts(batch) if isinstance(batch, RolloutBatch) else batch
+        if self.plans is None:
+            return self._update(found)
+        models = [self.policy, *([self._reference] if self._reference is not None else [])]
+        with self.plans.bound(found, *models) as bound:
+            return self._update(bound)
+
+    def _update(self, found: TokenBatch) -> dict[str, float]:
         learned = self._learned(found)
+        tokens, drawn, items, reward = self.ranks.sum(
+            learned.sum(), found.mask.sum(), len(found), found.rewards.sum()
+        )
         metrics: dict[str, float] = {
-            "items": len(found),
-            "tokens": int(learned.sum()),
-            "stale_tokens": int(found.mask.sum() - learned.sum()),
-            "reward": float(found.rewards.mean()) if len(found) else 0.0,
+            "items": int(items),
+            "tokens": int(tokens),
+            "stale_tokens": int(drawn - tokens),
+            "reward": reward / max(items, 1),
         }
-        if not learned.any():
+        if not tokens:
             return {**metrics, "stepped": 0.0, "loss": 0.0, "learning_rate": self._rate()}
         self.policy.eval()
-        work, advantages = self._prepare(found, learned)
-        epochs = [self._epoch(work, epoch) for epoch in range(self.config.epochs)]
+        with recomputed(self._layers if self.config.checkpointing else ()):
+            work, estimated = self._prepare(found, learned, tokens)
+            epochs = [self._epoch(work, epoch) for epoch in range(self.config.epochs)]
         self.updates += 1
         for name in epochs[0]:
             metrics[name] = float(np.mean([epoch[name] for epoch in epochs]))
-        metrics["advantage_std"] = float(advantages.std())
-        metrics["micro_batches"] = len(work.parts)
-        return metrics
+        return {**metrics, **estimated, "micro_batches": len(work.parts)}
 
     def _learned(self, batch: TokenBatch) -> Array:
         """Return the mask of the policy's tokens that are not too old."""
@@ -342,46 +414,61 @@ class TokenLearner(ABC):
         return kept
 
     def _parts(self, batch: TokenBatch, mask: Array) -> list[MicroBatch]:
-        """Split the items that have tokens in ``mask`` into micro-batches."""
+        """Split the items that have tokens in ``mask`` into micro-batches, as many in each rank."""
         items = np.flatnonzero(batch.count(mask))
         budget = self.config.max_tokens
-        if budget is None:
-            plan, count = np.zeros(len(items), np.int64), 1
-        else:
+        plan, count = np.zeros(len(items), np.int64), 1
+        if budget is not None and len(items):
             lengths = batch.lengths[items]
             plan, count = plan_micro_batches(lengths, np.zeros_like(lengths), 1, budget)
         settings: Any = {"packed": self.config.packed, "device": self.device}
-        return [lay_out(batch, mask, items[plan == number], **settings) for number in range(count)]
+        # Shards are gathered in every pass, which takes all ranks: the last parts may be empty.
+        return [
+            lay_out(batch, mask, items[plan == number], **settings)
+            for number in range(self.ranks.most(count))
+        ]
 
-    def _prepare(self, batch: TokenBatch, learned: Array) -> tuple[_Work, Array]:
+    def _prepare(
+        self, batch: TokenBatch, learned: Array, tokens: float
+    ) -> tuple[_Work, dict[str, float]]:
         config = self.config
         parts = self._parts(batch, learned)
-        rewards = batch.rewards
-        reference = None
-        if config.kl_coef > 0 and config.kl_place == "reward":
-            # The cost of an item is a sum over all its tokens, however old.
-            reference = self._reference_logprobs(batch, self._parts(batch, batch.mask))
-            divergences = self._divergences(batch, reference.cpu().numpy())
-            rewards = rewards - config.kl_coef * divergences
-        elif config.kl_coef > 0:
-            reference = self._reference_logprobs(batch, parts)
-        advantages = np.asarray(self.advantages(rewards, batch.group_offsets))
-        weights = token_weights(batch, learned, config.aggregation, config.fixed_length)
+        drawn = parts if learned is batch.mask else self._parts(batch, batch.mask)
+        costs, reference = np.zeros(len(batch.tokens)), None
+        if config.kl_coef > 0:
+            in_reward = config.kl_place == "reward"
+            reference = self._reference_logprobs(batch, drawn if in_reward else parts)
+            if in_reward:
+                costs[batch.mask] = config.kl_coef * compute_token_kl(
+                    batch.logprobs[batch.mask],
+                    reference.cpu().numpy()[batch.mask],
+                    estimator=config.kl_kind,
+                    reduction="none",
+                )
+        found, metrics = self._estimate(batch, learned, drawn, costs)
+        weights = token_weights(
+            batch, learned, config.aggregation, config.fixed_length, self.ranks.sum
+        )
+        if batch.importance is not None:
+            weights *= batch.importance[batch.items]
         work = _Work(
             parts=parts,
-            behaviour=self._give(batch.logprobs),
-            advantages=self._give(advantages.astype(np.float32)[batch.items]),
-            weights=self._give(weights),
+            tokens=tokens,
+            behaviour=self._put(batch.logprobs),
+            weights=self._put(weights),
+            advantages=self._put(found["advantages"]),
+            values=self._put(found["values"]) if "values" in found else None,
+            returns=self._put(found["returns"]) if "returns" in found else None,
             reference=reference,
             start=torch.zeros(len(batch.tokens), device=self.device),
         )
-        return work, advantages
+        return work, metrics
 
-    def _give(self, array: Array) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array, np.float32)).to(self.device)
+    def _put(self, array: Array) -> Tensor:
+        return put(array, np.float32, self.device)
 
-    def _score(self, model: Any, part: MicroBatch, *, with_entropy: bool) -> TokenScores:
-        return score(model, part, self.config.temperature, with_entropy=with_entropy)
+    def _score(self, model: Any, part: MicroBatch, **how: Any) -> TokenScores:
+        return score(model, part, self.config.temperature, chunk=self._chunk, **how)
 
     def _reference_logprobs(self, batch: TokenBatch, parts: list[MicroBatch]) -> Tensor:
         """Return the reference's log-probabilities, (tokens,)."""
@@ -393,38 +480,42 @@ class TokenLearner(ABC):
                 logprobs[part.index] = self._score(model, part, with_entropy=False).logprobs.float()
         return logprobs
 
-    def _divergences(self, batch: TokenBatch, reference: Array) -> Array:
-        """Return the divergence of the policy that drew from the reference, summed over items."""
-        found: Array = compute_batch_token_kl(
-            np.ascontiguousarray(batch.logprobs[batch.mask]),
-            np.ascontiguousarray(reference[batch.mask]),
-            estimator=self.config.kl_kind,
-            offsets=np.concatenate([[0], np.cumsum(batch.count(batch.mask))]),
-        )
-        return found
-
     def _epoch(self, work: _Work, epoch: int) -> dict[str, float]:
         """Take one step from a whole batch, a micro-batch at a time."""
         self.policy.zero_grad(set_to_none=True)
         self.optimizer.zero_grad(set_to_none=True)
-        totals = _Totals()
+        sums: dict[str, Tensor] = {}
+        reach = torch.full((2,), -torch.inf, dtype=torch.float64, device=self.device)
         for part in work.parts:
-            self._loss(work, part, totals, is_first=epoch == 0).backward()
+            loss, added, ratio = self._loss(work, part, is_first=epoch == 0)
+            (loss * self.ranks.factor).backward()
             self._masters.take_gradients()
-        metrics = self._metrics(totals)
-        metrics["learning_rate"] = self._rate()
+            for name, value in added.items():
+                sums[name] = sums.get(name, 0) + value.detach().double()
+            if len(ratio):
+                reach = reach.maximum(torch.stack([-ratio.min(), ratio.max()]).detach())
+        metrics = self._metrics(sums, work.tokens)
+        low, high = self.ranks.reduce(reach, largest=True).tolist()
+        metrics |= {"ratio_min": -low, "ratio_max": high, "learning_rate": self._rate()}
         metrics["grad_norm"] = self._step()
+        if self.plans is not None:
+            metrics["plan_divergence"] = self.plans.after_step()
         metrics["stepped"] = 1.0
         return metrics
 
-    def _loss(self, work: _Work, part: MicroBatch, totals: _Totals, *, is_first: bool) -> Tensor:
-        """Return a micro-batch's share of the loss."""
+    def _loss(
+        self, work: _Work, part: MicroBatch, *, is_first: bool
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """Return a micro-batch's share of the loss, sums for the metrics, and the ratios."""
         config = self.config
-        scores = self._score(self.policy, part, with_entropy=config.entropy_coef > 0)
+        with_entropy = config.entropy_coef > 0
+        scores = self._score(
+            self.policy, part, with_entropy=with_entropy, value_head=self.value_head
+        )
         logprobs = scores.logprobs.float()
-        advantages, weights = work.advantages[part.index], work.weights[part.index]
-        behaviour = work.behaviour[part.index]
-        old = behaviour
+        advantages, plain = work.advantages[part.index], work.weights[part.index]
+        old = behaviour = work.behaviour[part.index]
+        weights = plain
         if config.proximal == "start":
             if is_first:
                 # Nothing has changed yet, so this is the policy before the update.
@@ -436,77 +527,110 @@ class TokenLearner(ABC):
         gain, low, high = clipped_gain(ratio, advantages, config.clip_low, config.clip_high)
         policy_loss = -(gain * weights).sum()
         loss = policy_loss
+        samples = ratio
+        if config.ratio_level != "token":
+            # One for each item.
+            samples = ratio[torch.diff(part.items, prepend=part.items.new_tensor([-1])) != 0]
         sums = {
             "policy_loss": policy_loss,
             "clip_low_fraction": low.sum(),
             "clip_high_fraction": high.sum(),
             "ratio_mean": ratio.sum(),
             "entropy": scores.entropy.sum(),
-            "kl_behaviour": _divergence(behaviour, logprobs),
+            "kl_behaviour": token_kl(behaviour, logprobs, "k3").sum(),
+            "samples": logprobs.new_tensor(len(samples)),
+            "samples_sum": samples.sum(),
+            "samples_square": samples.square().sum(),
         }
-        plain = work.weights[part.index]
         if work.reference is not None:
-            reference = work.reference[part.index]
-            divergence = token_kl(logprobs, reference, config.kl_kind)
+            divergence = token_kl(logprobs, work.reference[part.index], config.kl_kind)
             sums["kl"] = divergence.sum()
             if config.kl_place == "loss":
                 loss = loss + config.kl_coef * (divergence * plain).sum()
-        if config.entropy_coef > 0:
+        if with_entropy:
             loss = loss - config.entropy_coef * (scores.entropy * plain).sum()
-        totals.add(
-            len(part.index), _one_each(ratio, part, config.ratio_level), {"loss": loss, **sums}
-        )
-        return loss
+        if work.values is not None:
+            value_loss, coefficient = self._value_loss(work, part, scores.values)
+            sums["value_loss"] = value_loss
+            loss = loss + coefficient * value_loss
+        return loss, {"loss": loss, **sums}, ratio
 
-    @staticmethod
-    def _metrics(totals: _Totals) -> dict[str, float]:
-        are_weighted = ("loss", "policy_loss")
-        found = {
-            name: value if name in are_weighted else value / totals.tokens
-            for name, value in totals.sums.items()
-        }
-        ratios = torch.cat(totals.ratios).double().numpy()
+    def _value_loss(self, work: _Work, part: MicroBatch, values: Any) -> tuple[Tensor, float]:
+        raise NotImplementedError
+
+    def _metrics(self, sums: dict[str, Tensor], tokens: float) -> dict[str, float]:
+        # One read for all: each is a wait for the device.
+        totals = self.ranks.reduce(torch.stack(list(sums.values()))).tolist()
+        found = dict(zip(sums, totals, strict=True))
+        count, total, square = (found.pop(f"samples{of}") for of in ("", "_sum", "_square"))
+        for name in found.keys() - {"loss", "policy_loss", "value_loss"}:
+            found[name] /= tokens
         found["clip_fraction"] = found["clip_low_fraction"] + found["clip_high_fraction"]
-        found["ratio_min"], found["ratio_max"] = float(ratios.min()), float(ratios.max())
-        found["effective_samples"] = compute_effective_sample_size(ratios) / len(ratios)
+        found["effective_samples"] = total**2 / square / count
         return found
 
     def _step(self) -> float:
-        group = self.optimizer.param_groups[0]
         longest = math.inf if self.config.max_grad_norm is None else self.config.max_grad_norm
-        group["lr"] = self._rate()
+        rates = self._rates()
+        if self.plans is not None:
+            share = self._rate() / self.config.learning_rate
+            rates.append(share * self.plans.config.learning_rate)
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        parameters = [one for group in self.optimizer.param_groups for one in group["params"]]
         self._masters.follow()
-        norm = step(self.optimizer, group["params"], longest)
+        self.ranks.add_up(parameters)
+        norm = step(self.optimizer, parameters, longest)
         self._masters.give()
         self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1
         return norm
 
+    def _rates(self) -> list[float]:
+        """Return the learning rate of each group of parameters."""
+        return [self._rate()]
+
     def _rate(self) -> float:
         return self.config.rate(self.steps)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the policy's weights for workers: adapters merged, shards put together.
+
+        The names are those of the first model. With ``distributed`` every rank has to ask.
+        """
+        if has_lora(self.policy):
+            return merged_weights(self.policy)
+        return {name: whole(one).detach() for name, one in self.policy.state_dict().items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the learner's state to one file, all or nothing.
 
         It has the parameters that learn, their float32 copies where they have 16 bits, the
         optimizer and the generators; of frozen parameters and the reference a fingerprint only.
+        With ``distributed`` every rank calls this, and rank 0 writes the whole.
         """
         state = {
             "policy": self._trained(),
             "masters": self._masters.state(),
             "optimizer": self.optimizer.state_dict(),
+        }
+        state = _whole(state)
+        state |= {
             "updates": self.updates,
             "steps": self.steps,
-            "config": _plain(asdict(self.config)),
+            "config": self._settings(),
             "frozen": self._fingerprint,
             "random": checkpoint.get_random_state(),
         }
-        checkpoint.save(path, state, kind=type(self).__name__)
+        if self.ranks.rank == 0:
+            checkpoint.save(path, state, kind=type(self).__name__)
+        self.ranks.barrier()
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from what a learner of the same kind, settings and first model has saved.
 
-        On the CPU, later updates are bit for bit those that would have followed.
+        On the CPU, later updates are bit for bit those that would have followed. The number of
+        ranks and the settings of memory may be others.
 
         Raises:
             CheckpointError: If it is of another kind of learner, or of another model. Nothing was
@@ -521,7 +645,7 @@ class TokenLearner(ABC):
         if shapes != theirs:
             odd = sorted(dict(shapes.items() ^ theirs.items()))
             raise CheckpointError(f"{path} is of another model: {odd[:4]} differ")
-        config = _plain(asdict(self.config))
+        config = self._settings()
         if state["config"] != config:
             odd = [name for name in config if config[name] != state["config"].get(name)]
             raise CheckpointError(f"{path} was made with other settings: {odd} differ")
@@ -530,19 +654,34 @@ class TokenLearner(ABC):
                 f"{path} belongs to another frozen model or reference; make the learner from the "
                 "model that the saved one was first made from"
             )
-        masters = state["masters"]
-        self._masters.check(masters)
+        self._masters.check(state["masters"])
         with torch.no_grad():
             for name, tensor in mine.items():
-                tensor.copy_(state["policy"][name])
-        self._masters.load(masters)
+                tensor.copy_(shard(state["policy"][name], tensor))
+        self._masters.load(state["masters"])
+        averages = state["optimizer"]["state"]
+        for index, one in enumerate(self._masters.parameters):
+            for name in ("exp_avg", "exp_avg_sq"):
+                if index in averages:
+                    averages[index][name] = shard(averages[index][name], one)
         self.optimizer.load_state_dict(state["optimizer"])
         self.updates, self.steps = state["updates"], state["steps"]
         checkpoint.set_random_state(state["random"])
 
+    def _settings(self) -> dict[str, Any]:
+        """Return the config as JSON gives it back."""
+        settings = json.loads(json.dumps(asdict(self.config)))
+        return {name: value for name, value in settings.items() if name not in _HOW}
+
     def _trained(self) -> dict[str, Tensor]:
         """Return the parameters that learn, each once: tied ones share a tensor."""
-        return {name: one.data for name, one in self.policy.named_parameters() if one.requires_grad}
+        named = dict(self.policy.named_parameters())
+        if self.value_head is not None:
+            named |= {f"value_head.{name}": one for name, one in self.value_head.named_parameters()}
+        found = {name: one.data for name, one in named.items() if one.requires_grad}
+        if self.plans is not None:
+            found |= {f"plans.{name}": one for name, one in self.plans.state_dict().items()}
+        return found
 
     @cached_property
     def _fingerprint(self) -> str:
@@ -554,31 +693,36 @@ class TokenLearner(ABC):
             frozen += self._reference.named_parameters()
         for name, tensor in frozen:
             digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-            raw = tensor.detach().contiguous().flatten().view(torch.uint8)
+            raw = whole(tensor.detach()).contiguous().flatten().view(torch.uint8)
             digest.update(raw.cpu().numpy().tobytes())
         return digest.hexdigest()
 
 
-def _divergence(behaviour: Tensor, logprobs: Tensor) -> Tensor:
-    """Return the k3 estimate of KL(behaviour ‖ policy), summed over tokens."""
-    total = compute_token_kl(behaviour.cpu(), logprobs.detach().cpu(), estimator="k3")
-    return torch.tensor(total, dtype=torch.float64, device=logprobs.device)
-
-
-def _one_each(ratio: Tensor, part: MicroBatch, level: RatioLevel) -> Tensor:
-    """Return the ratios of tokens, or one for each item."""
-    if level == "token":
-        return ratio
-    is_first = torch.ones_like(part.items, dtype=torch.bool)
-    is_first[1:] = part.items[1:] != part.items[:-1]
-    return ratio[is_first]
-
-
-def _plain(tree: Any) -> Any:
-    """Return a config as JSON gives it back."""
+def _whole(tree: Any) -> Any:
+    """Put the shards of a tree's tensors together."""
     if isinstance(tree, dict):
-        return {name: _plain(value) for name, value in tree.items()}
-    return [_plain(value) for value in tree] if isinstance(tree, tuple | list) else tree
+        return {name: _whole(one) for name, one in tree.items()}
+    if isinstance(tree, list):
+        return [_whole(one) for one in tree]
+    return whole(tree)
+
+
+class _GroupLearner(TokenLearner):
+    """A learner that compares the items of a group."""
+
+    @abstractmethod
+    def advantages(self, rewards: Array, group_offsets: Array) -> Array:
+        """Return how much better than expected each item was, (items,)."""
+
+    def _estimate(
+        self, batch: TokenBatch, learned: Array, parts: list[MicroBatch], costs: Array
+    ) -> tuple[dict[str, Array], dict[str, float]]:
+        rewards, own = self.ranks.gather(
+            batch.rewards - np.bincount(batch.items, costs, len(batch))
+        )
+        sizes, _ = self.ranks.gather(np.diff(batch.group_offsets))
+        found = np.asarray(self.advantages(rewards, offsets_of(sizes)))
+        return {"advantages": found[own][batch.items]}, {"advantage_std": float(found.std())}
 
 
 @dataclass(frozen=True)
@@ -597,7 +741,7 @@ class GRPOConfig(TokenLearnerConfig):
         _checks.one_of(self, "ddof", (0, 1))
 
 
-class GRPOLearner(TokenLearner):
+class GRPOLearner(_GroupLearner):
     """A token policy that learns by GRPO.
 
     >>> import torch
@@ -650,7 +794,7 @@ class RLOOConfig(TokenLearnerConfig):
     kl_place: Literal["loss", "reward"] = "reward"
 
 
-class RLOOLearner(TokenLearner):
+class RLOOLearner(_GroupLearner):
     """A token policy that learns by RLOO. A group of one item has nothing to be compared with.
 
     >>> import numpy as np
@@ -679,3 +823,111 @@ class RLOOLearner(TokenLearner):
                 rewards, offsets=group_offsets, baseline="leave_one_out", scale="none"
             )
         )
+
+
+@dataclass(frozen=True)
+class PPOTokenConfig(TokenLearnerConfig):
+    """How PPO learns from tokens, of groups of any size."""
+
+    clip_high: float | None = 0.2
+    #: The discount of each token's reward.
+    gamma: float = 1.0
+    #: λ of GAE: 0 for differences of two values, 1 for what was earned until the end.
+    gae_lambda: float = 0.95
+    #: Weight of the values' loss.
+    value_loss_coef: float = 0.1
+    #: How far a value may move in an update and still gain from it; ``None``: any distance.
+    value_clip: float | None = 0.2
+    #: The learning rate of the value head, with the schedule of the other.
+    value_learning_rate: float = 5e-3
+    #: Whether advantages get mean 0 and deviation 1 over the learned tokens of a batch.
+    normalize_advantages: bool = True
+    # At each token; in a reward k1 has no bias.
+    kl_kind: KlKind = "k1"
+    kl_place: Literal["loss", "reward"] = "reward"
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        super().__post_init__()
+        _checks.number(self, "gamma", "gae_lambda", least=0, most=1)
+        _checks.number(self, "value_loss_coef", least=0)
+        _checks.number(self, "value_learning_rate", above=0)
+        if self.value_clip is not None:
+            _checks.number(self, "value_clip", above=0)
+
+
+class PPOTokenLearner(TokenLearner):
+    """A token policy that learns by PPO, with values of its own.
+
+    The value of a token is that of what precedes it. The end of an item is worth nothing: its
+    rewards are all that it earns. Tokens that were not drawn are no steps, and what is earned at
+    them counts for the drawn one before.
+    """
+
+    _has_values = True
+
+    def __init__(
+        self,
+        policy: Any,
+        config: PPOTokenConfig | None = None,
+        *,
+        reference: Any = None,
+        device: str | torch.device = "auto",
+    ) -> None:
+        super().__init__(policy, config or PPOTokenConfig(), reference=reference, device=device)
+        self.config: PPOTokenConfig
+
+    def _estimate(
+        self, batch: TokenBatch, learned: Array, parts: list[MicroBatch], costs: Array
+    ) -> tuple[dict[str, Array], dict[str, float]]:
+        values = torch.zeros(len(batch.tokens), device=self.device)
+        with torch.no_grad():
+            for part in parts:
+                found = self._score(
+                    self.policy, part, with_entropy=False, value_head=self.value_head
+                )
+                values[part.index] = found.values
+        config, mask = self.config, batch.mask
+        before = values.double().cpu().numpy()
+        advantages, returns = np.zeros((2, len(before)))
+        advantages[mask], returns[mask] = compute_gae(
+            batch.drawn_rewards() - costs[mask],
+            before[mask],
+            None,
+            np.zeros(len(batch)),
+            config.gamma,
+            config.gae_lambda,
+            offsets=offsets_of(batch.count(mask)),
+        )
+        error = returns[learned] - before[learned]
+        _, deviation = self._moments(returns[learned])
+        _, left = self._moments(error)
+        mean, spread = self._moments(advantages[learned])
+        metrics = {
+            "advantage_std": spread,
+            "value_mean": self._moments(before[learned])[0],
+            "explained_variance": 1 - left**2 / deviation**2 if deviation > 0 else 0.0,
+        }
+        if config.normalize_advantages:
+            advantages = (advantages - mean) / max(spread, 1e-8)
+        return {"advantages": advantages, "values": before, "returns": returns}, metrics
+
+    def _moments(self, values: Array) -> tuple[float, float]:
+        """Return mean and deviation over all ranks."""
+        count, total = self.ranks.sum(len(values), values.sum())
+        mean = total / count
+        (square,) = self.ranks.sum(((values - mean) ** 2).sum())
+        return mean, math.sqrt(square / count)
+
+    def _value_loss(self, work: _Work, part: MicroBatch, values: Any) -> tuple[Tensor, float]:
+        """Return the loss of the values: the larger one of the value, and of it within the clip."""
+        old, returns = work.values[part.index], work.returns[part.index]
+        error = (values - returns).square()
+        if self.config.value_clip is not None:
+            near = old + (values - old).clamp(-self.config.value_clip, self.config.value_clip)
+            error = error.maximum((near - returns).square())
+        return (error * work.weights[part.index]).sum() / 2, self.config.value_loss_coef
+
+    def _rates(self) -> list[float]:
+        rate = self._rate()
+        return [rate, rate / self.config.learning_rate * self.config.value_learning_rate]

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from echoic.agents.devices import whole
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["LoRAConfig", "add_lora", "has_lora", "merge_lora", "without_lora"]
+__all__ = ["LoRAConfig", "add_lora", "has_lora", "merge_lora", "merged_weights", "without_lora"]
 
 
 @dataclass(frozen=True)
@@ -99,3 +100,20 @@ def merge_lora(model: Any) -> Any:
     merged = copy.deepcopy(model).merge_and_unload()
     # The weights were frozen for the adapters, which are gone.
     return merged.requires_grad_(requires_grad=True)
+
+
+def merged_weights(model: Any) -> dict[str, Any]:
+    """Return the state dict of :func:`merge_lora`, with shards put together, without a copy."""
+    plain = model.get_base_model()
+    weights = {
+        name.replace(".base_layer.", "."): whole(one).detach()
+        for name, one in plain.state_dict().items()
+        if ".lora_" not in name
+    }
+    for name, layer in plain.named_modules():
+        if hasattr(layer, "get_delta_weight"):
+            for adapter in layer.active_adapters:
+                added = whole(layer.get_delta_weight(adapter)).detach()
+                old = weights[f"{name}.weight"]
+                weights[f"{name}.weight"] = old + added.to(old.dtype)
+    return weights

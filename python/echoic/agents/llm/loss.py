@@ -17,15 +17,20 @@ Invariants of a :class:`MicroBatch`:
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from echoic.primitives import compute_token_kl
+from echoic.agents.devices import put
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from torch import Tensor
 
     from echoic.agents.llm.batch import TokenBatch
@@ -38,13 +43,22 @@ __all__ = [
     "MicroBatch",
     "RatioLevel",
     "TokenScores",
+    "ValueHead",
+    "can_split",
+    "decoder_layers",
     "importance_ratio",
     "keeps_apart",
     "lay_out",
+    "output_layer",
+    "recomputed",
     "score",
     "token_kl",
     "token_weights",
 ]
+
+
+# Nothing in evaluation mode is random, so no generator has to be put back.
+_RECOMPUTE = {"use_reentrant": False, "preserve_rng_state": False}
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,35 +84,39 @@ class MicroBatch:
 
 @dataclass(frozen=True, eq=False)
 class TokenScores:
-    """Log-probabilities and entropies at the learned tokens of a micro-batch, (learned,)."""
+    """Log-probabilities, entropies and values at the learned tokens, (learned,)."""
 
     logprobs: Tensor
     entropy: Tensor
+    values: Tensor | None
 
 
 def lay_out(
     batch: TokenBatch, mask: Array, items: Array, *, packed: bool, device: torch.device
 ) -> MicroBatch:
-    """Lay out ``items`` (rising numbers) for a model; ``mask`` marks the learned tokens."""
+    """Lay out ``items`` (rising numbers) for a model; ``mask`` marks the learned tokens.
+
+    Without items there is one token, which nothing is learned from.
+    """
     lengths = batch.lengths[items]
     ends = np.cumsum(lengths)
     local = np.repeat(np.arange(len(items)), lengths)
     position = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
     flat = position + np.repeat(batch.offsets[:-1][items], lengths)
     if packed:
-        row, column, shape = np.zeros_like(local), np.arange(len(local)), (1, len(local))
+        row, column, shape = np.zeros_like(local), np.arange(len(local)), (1, max(1, len(local)))
     else:
-        row, column, shape = local, position, (len(items), int(lengths.max(initial=1)))
-    ids = np.zeros(shape, np.int64)
-    ids[row, column] = batch.tokens[flat]
+        row, column, shape = local, position, (max(1, len(items)), int(lengths.max(initial=1)))
+    ids, positions = np.zeros((2, *shape), np.int64)
+    ids[row, column], positions[row, column] = batch.tokens[flat], position
     learned = mask[flat]
 
     def give(array: Array) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array, np.int64)).to(device)
+        return put(array, np.int64, device)
 
     return MicroBatch(
         ids=give(ids),
-        positions=give(position[None]) if packed else None,
+        positions=give(positions) if packed else None,
         rows=give(row[learned]),
         # A token is predicted at the one before it.
         columns=give(column[learned] - 1),
@@ -109,22 +127,124 @@ def lay_out(
     )
 
 
-def score(policy: Any, part: MicroBatch, temperature: float, *, with_entropy: bool) -> TokenScores:
-    """Return the log-probabilities of a micro-batch's learned tokens, and the entropies there.
+def score(
+    policy: Any,
+    part: MicroBatch,
+    temperature: float,
+    *,
+    with_entropy: bool,
+    chunk: int | None = None,
+    value_head: Any = None,
+) -> TokenScores:
+    """Return the log-probabilities, entropies and values at a micro-batch's learned tokens.
 
     Entropies carry a gradient if ``with_entropy``. All is in float32 at least, whatever the
     model's dtype: ratios of probabilities lose their meaning in 8 bits.
+
+    Logits are computed at the learned tokens alone, as prompts are often longer than answers. With
+    ``chunk`` they are computed for so many tokens at a time, and again for the gradient.
     """
-    # Only the outputs that are learned from are kept: prompts are often longer than answers.
-    logits = _outputs(policy, part.ids, part.positions)[part.rows, part.columns]
+    head = output_layer(policy)
+    scored: list[tuple[Tensor, Tensor]] = []
+    values: list[Tensor] = []
+
+    def instead(_head: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
+        """Take the hidden states before the output layer, and give it what it has to compute."""
+        hidden = inputs[0][part.rows, part.columns]
+        if value_head is not None:
+            values.append(value_head(hidden))
+        if chunk is None:
+            return (hidden[None],)
+
+        def scores(some: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            return _of_logits(head.forward(some), targets, temperature, with_entropy)
+
+        for some, targets in zip(hidden.split(chunk), part.targets.split(chunk), strict=True):
+            if len(hidden) > chunk and torch.is_grad_enabled():
+                scored.append(checkpoint(scores, some, targets, **_RECOMPUTE))
+            else:
+                scored.append(scores(some, targets))
+        return (hidden[None, :0],)
+
+    if head is None:
+        logits = _outputs(policy, part.ids, part.positions)[part.rows, part.columns]
+    else:
+        hook = head.register_forward_pre_hook(instead)
+        try:
+            logits = _outputs(policy, part.ids, part.positions)[0]
+        finally:
+            hook.remove()
+    if not scored:
+        scored.append(_of_logits(logits, part.targets, temperature, with_entropy))
+    logprobs, entropy = (torch.cat(of) for of in zip(*scored, strict=True))
+    return TokenScores(logprobs, entropy, values[0] if values else None)
+
+
+def _of_logits(
+    logits: Tensor, targets: Tensor, temperature: float, with_entropy: bool
+) -> tuple[Tensor, Tensor]:
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
     norm = logits.logsumexp(-1)
-    logprobs = logits.gather(-1, part.targets[:, None])[:, 0] - norm
+    logprobs = logits.gather(-1, targets[:, None])[:, 0] - norm
     with torch.set_grad_enabled(with_entropy and torch.is_grad_enabled()):
         # A token that can't be drawn adds nothing, where 0 · ∞ would be no number.
         reachable = logits.masked_fill(logits == -torch.inf, 0)
         entropy = norm - (logits.softmax(-1) * reachable).sum(-1)
-    return TokenScores(logprobs, entropy)
+    return logprobs, entropy
+
+
+def output_layer(policy: Any) -> Any:
+    """Return the layer that makes logits of hidden states, or None: not every module names one."""
+    find = getattr(policy, "get_output_embeddings", None)
+    return None if find is None else find()
+
+
+@contextmanager
+def recomputed(layers: Sequence[Any]) -> Iterator[None]:
+    """Let ``layers`` keep their inputs only in this block, and run again for the gradient.
+
+    A model's own gradient checkpointing needs its training mode, which has dropout.
+    """
+
+    def twice(forward: Any) -> Any:
+        def run(*args: Any, **named: Any) -> Any:
+            if torch.is_grad_enabled():
+                return checkpoint(forward, *args, **_RECOMPUTE, **named)
+            return forward(*args, **named)
+
+        return run
+
+    own = [vars(layer).get("forward") for layer in layers]
+    for layer in layers:
+        layer.forward = twice(layer.forward)
+    try:
+        yield
+    finally:
+        for layer, forward in zip(layers, own, strict=True):
+            del layer.forward
+            if forward is not None:
+                layer.forward = forward
+
+
+def decoder_layers(policy: Any) -> list[Any]:
+    """Return the layers that a model of transformers is a stack of."""
+    names = getattr(policy, "_no_split_modules", None) or ()
+    return [one for one in policy.modules() if type(one).__name__ in names]
+
+
+def can_split(policy: Any, device: torch.device) -> bool:
+    """Whether a model's logits are its output layer's: not if it caps or scales them."""
+    head = output_layer(policy)
+    if head is None:
+        return False
+    seen: list[Tensor] = []
+    hook = head.register_forward_hook(lambda _head, _inputs, output: seen.append(output))
+    try:
+        with torch.no_grad():
+            logits = _outputs(policy, torch.tensor([[0, 1, 0]], device=device), None)
+    finally:
+        hook.remove()
+    return len(seen) == 1 and torch.equal(seen[0].float(), logits.float())
 
 
 def keeps_apart(policy: Any, device: torch.device) -> bool:
@@ -154,6 +274,20 @@ def _outputs(policy: Any, ids: Tensor, positions: Tensor | None) -> Tensor:
     return getattr(found, "logits", found)
 
 
+class ValueHead(nn.Module):
+    """The value of a hidden state: a linear function of it at length 1, which is 0 at first."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, 1)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return values (tokens,) of hidden states (tokens, size)."""
+        return self.linear(nn.functional.normalize(hidden.float(), dim=-1))[:, 0]
+
+
 RatioLevel = Literal["token", "sequence", "sequence_mean"]
 Aggregation = Literal["token_mean", "sequence_mean", "fixed_length"]
 KlKind = Literal["k1", "k2", "k3"]
@@ -163,11 +297,15 @@ _LARGEST_LOG_RATIO = 20.0
 
 
 def token_weights(
-    batch: TokenBatch, mask: Array, aggregation: Aggregation, fixed_length: int | None
+    batch: TokenBatch,
+    mask: Array,
+    aggregation: Aggregation,
+    fixed_length: int | None,
+    sum_over_ranks: Callable[[float], list[float]] = lambda count: [count],
 ) -> Array:
     """Return the weight of each token of ``mask`` in the loss, (tokens,); 0 elsewhere.
 
-    With N items and n_i learned tokens in item i::
+    With N items and n_i learned tokens in item i, of all ranks::
 
         token_mean      1 / sum of n_i          every token counts alike (DAPO)
         sequence_mean   1 / (N' · n_i)          every item counts alike (GRPO); N' items have tokens
@@ -175,13 +313,14 @@ def token_weights(
     """
     counts = batch.count(mask)
     weights = np.zeros(len(batch.tokens), np.float32)
+    share: Any = 1
     if aggregation == "token_mean":
-        weights[mask] = 1 / max(1, int(counts.sum()))
+        total = counts.sum()
     elif aggregation == "sequence_mean":
-        share = 1 / (np.maximum(counts, 1) * max(1, int((counts > 0).sum())))
-        weights[mask] = share[batch.items[mask]]
+        total, share = (counts > 0).sum(), 1 / np.maximum(counts, 1)[batch.items[mask]]
     else:
-        weights[mask] = 1 / (len(batch) * (fixed_length or 1))
+        total, share = len(batch), 1 / (fixed_length or 1)
+    weights[mask] = share / max(1.0, *sum_over_ranks(float(total)))
     return weights
 
 
@@ -207,27 +346,8 @@ def importance_ratio(log_ratio: Tensor, items: Tensor, size: int, level: RatioLe
 
 
 def token_kl(log_p: Tensor, log_q: Tensor, kind: KlKind) -> Tensor:
-    """Return the terms of ``echoic.primitives.compute_token_kl`` with a gradient for ``log_p``."""
-    found: Tensor = _TokenKl.apply(log_p, log_q, kind)
-    return found
-
-
-class _TokenKl(torch.autograd.Function):
-    """The value is the primitive's; only the derivative is written here.
-
-    With d = log q − log p, whose derivative by log p is −1: k1 has 1, k2 has −d, k3 has 1 − exp(d).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, log_p: Tensor, log_q: Tensor, kind: KlKind) -> Tensor:
-        ctx.save_for_backward(log_q - log_p)
-        ctx.kind = kind
-        # Primitives compute on the CPU; a number for each token is little to move.
-        near, far = log_p.detach().cpu(), log_q.detach().cpu()
-        return compute_token_kl(near, far, estimator=kind, reduction="none").to(log_p.device)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (d,) = ctx.saved_tensors
-        slope = {"k1": torch.ones_like, "k2": torch.neg, "k3": lambda d: -torch.expm1(d)}[ctx.kind]
-        return gradient * slope(d), None, None
+    """Return the terms of ``echoic.primitives.compute_token_kl``, with a gradient."""
+    d = log_q - log_p
+    if kind == "k1":
+        return -d
+    return d.square() / 2 if kind == "k2" else torch.expm1(d) - d

@@ -58,12 +58,12 @@ class Span:
     """Tokens of one sequence in a tick.
 
     Attributes:
-        tokens: Their ids.
+        tokens: Their ids; a virtual token is the bytes of its input embedding, as float32.
         start: Position of the first.
         pages: Pages of the sequence from its first token to the last of this span.
     """
 
-    tokens: Sequence[int]
+    tokens: Sequence[int | bytes]
     start: int
     pages: NDArray[np.int64]
 
@@ -72,7 +72,7 @@ class PagedBatch:
     """Tokens of a tick, and the pages of their keys and values.
 
     Attributes:
-        tokens: Ids, [T].
+        tokens: Ids, [T]; 0 for virtual tokens.
         positions: Of each in its sequence, [T].
         ends: For each span the index of its last token, [spans].
     """
@@ -81,7 +81,19 @@ class PagedBatch:
         self._planes = planes
         lengths = [len(span.tokens) for span in spans]
         bounds = np.cumsum([0, *lengths])
-        tokens = np.fromiter((t for span in spans for t in span.tokens), np.int64, bounds[-1])
+        flat = [token for span in spans for token in span.tokens]
+        # Rows of virtual tokens, and their embeddings.
+        self._given: tuple[Any, Any] | None = None
+        given = [row for row, token in enumerate(flat) if isinstance(token, bytes)]
+        if given:
+            rows = np.frombuffer(b"".join(flat[row] for row in given), np.float32)  # type: ignore[misc]
+            self._given = (
+                torch.tensor(given, device=device),
+                torch.tensor(rows.reshape(len(given), -1), device=device),
+            )
+            for row in given:
+                flat[row] = 0
+        tokens = np.array(flat, np.int64)
         positions = np.concatenate(
             [np.arange(s.start, s.start + n) for s, n in zip(spans, lengths, strict=True)]
         )
@@ -116,6 +128,18 @@ class PagedBatch:
                 mask = torch.arange(len(span.pages), device=device)[None, :] <= where[:, None]
                 pages = torch.from_numpy(np.ascontiguousarray(span.pages)).to(device)
                 self._pieces.append((int(bounds[i]), int(bounds[i + 1]), pages, mask))
+
+    @property
+    def virtual(self) -> bool:
+        """Whether there are virtual tokens, so that input embeddings need :meth:`embed`."""
+        return self._given is not None
+
+    def embed(self, embedded: Any) -> Any:
+        """Return input embeddings of ``tokens``, [T, width], with those of virtual tokens set."""
+        if self._given is None:
+            return embedded
+        rows, vectors = self._given
+        return embedded.index_copy(0, rows, vectors.to(embedded.dtype))
 
     def attend(self, layer: int, query: Any, key: Any, value: Any, scale: float) -> Any:
         """Compute attention of every token to those before it in its own sequence, and itself.
@@ -172,12 +196,14 @@ class CausalModel(ABC):
         shape: Keys and values of each token.
         vocab_size: Ids go from 0 to below this.
         max_length: Most tokens of a sequence.
+        width: Length of an input embedding; 0 if it takes none, and so no virtual tokens.
         device: Device of the weights.
     """
 
     shape: KVShape
     vocab_size: int
     max_length: int
+    width: int = 0
     device: Any
 
     @abstractmethod
@@ -313,6 +339,7 @@ class TinyTransformer(nn.Module, CausalModel):
         self.shape = KVShape(config.layers, config.kv_heads, head_dim)
         self.vocab_size = config.vocab_size
         self.max_length = config.max_length
+        self.width = config.dim
 
     def forward(self, tokens: Any) -> Any:
         """Return logits after each token, [batch, length] -> [batch, length, vocab]."""
@@ -332,7 +359,7 @@ class TinyTransformer(nn.Module, CausalModel):
     def forward_paged(self, batch: PagedBatch) -> Any:
         """Return logits after the last token of each span."""
         cos, sin = self._angles(batch.positions)
-        x = self.embed(batch.tokens)
+        x = batch.embed(self.embed(batch.tokens))
         for layer, block in enumerate(self.blocks):
             query, key, value = block.project(x, cos, sin)
             x = block.finish(x, batch.attend(layer, query, key, value, query.shape[-1] ** -0.5))

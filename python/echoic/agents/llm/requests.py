@@ -147,6 +147,7 @@ class RolloutRequest:
         sampling: How tokens are drawn.
         timeout: Seconds from submission until it is stopped.
         return_kv: Whether the result has a copy of its keys and values.
+        embeddings: Input embeddings of virtual tokens: ids from the model's ``vocab_size`` up.
     """
 
     request_id: str
@@ -158,6 +159,7 @@ class RolloutRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     timeout: float = 30.0
     return_kv: bool = False
+    embeddings: Mapping[int, Any] = field(default_factory=dict)
 
 
 class RolloutToken(NamedTuple):

@@ -98,6 +98,7 @@ class TransformersModel(CausalModel):
         self.device = model.device
         self.vocab_size = int(config.vocab_size)
         self.max_length = int(getattr(config, "max_position_embeddings", 1 << 30))
+        self.width = int(model.get_input_embeddings().weight.shape[1])
         self.shape = KVShape(
             layers=int(config.num_hidden_layers),
             kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
@@ -111,8 +112,12 @@ class TransformersModel(CausalModel):
         """Return logits after the last token of each span."""
         if self.model.training:
             raise ArgumentError("the model is in training mode, in which dropout is active")
+        given: dict[str, Any] = {"input_ids": batch.tokens[None]}
+        if batch.virtual:
+            embedded = self.model.get_input_embeddings()(batch.tokens)
+            given = {"inputs_embeds": batch.embed(embedded)[None]}
         return self.model(
-            input_ids=batch.tokens[None],
+            **given,
             position_ids=batch.positions[None],
             attention_mask=self._no_mask,
             use_cache=False,

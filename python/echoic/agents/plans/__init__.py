@@ -4,15 +4,20 @@ Importing this module imports torch.
 """
 
 from echoic.agents.plans.config import PlanningConfig
-from echoic.agents.plans.encoder import PlanDivergence, PlanPosterior, TrajectoryEncoder
-from echoic.agents.plans.optimizer import LatentPlanningOptimizer
-from echoic.agents.plans.policy import (
+from echoic.agents.plans.encoder import (
+    PlanDivergence,
+    PlanPosterior,
+    PlanWindows,
+    TrajectoryEncoder,
+    windows_of,
+)
+from echoic.agents.plans.planner import (
+    LatentPlanningOptimizer,
     PlannedAction,
     PolicyNetwork,
     SoftPrefixAdapter,
     TrajectoryPrior,
 )
-from echoic.agents.plans.windows import PlanWindows, windows_of
 
 __all__ = [
     "LatentPlanningOptimizer",

@@ -1,7 +1,10 @@
-"""F_φ: the encoder from a window of states to a plan with a bounded variance, and a plan's cost.
+"""F_φ: from the latest states of an episode to a plan with a bounded variance, and a plan's cost.
 
-A small transformer with layer norms before its blocks, its outputs averaged over the places of the
-window that hold a state; two heads give the mean and the standard deviations of
+A window has `k + 1` places. The current state is always in the last one, and places before the
+start of the episode are masked: a window never holds states of two episodes.
+
+The encoder is a small transformer with layer norms before its blocks, its outputs averaged over the
+places of the window that hold a state; two heads give the mean and the standard deviations of
 `q_φ(τ_t | s_{t-k..t}) = N(μ_t, diag σ_t²)`. Training and evaluation do not differ, as by dropout:
 PPO compares the probability of an action when it was taken with the current one, and both have to
 be of one function.
@@ -12,17 +15,6 @@ Invariants:
 2. After `project()`, the head of the mean has a Lipschitz constant of at most `lipschitz_constant`
    by the exact spectral norms of its layers. No bound is claimed for the attention below it, which
    has none on unbounded inputs (Kim et al., "The Lipschitz Constant of Self-Attention", 2021).
-
-The plain cost of a change of plan is `D_KL[q(τ_t | s_1..t) || q(τ_{t-1} | s_1..t-1)]`, a sum over
-dimensions in units of a variance that is small: of a new planner of default size, on random states,
-575 in the loss at the default weight, beside a policy's loss of about 1. :class:`PlanDivergence`
-adds three guards:
-
-1. a mean over dimensions, of which `free_bits` nats each cost nothing;
-2. division by a running scale of that mean, so that a cost of 1 is the recent average;
-3. a weight that grows from 0 over the first updates, while the policy does not use plans yet.
-
-The scale never falls below 1: plans that hardly change any more cost little.
 """
 
 from __future__ import annotations
@@ -42,76 +34,136 @@ from echoic.errors import ArgumentError
 if TYPE_CHECKING:
     from echoic.agents.plans.config import PlanningConfig
 
-__all__ = ["PlanDivergence", "PlanPosterior", "TrajectoryEncoder", "gaussian_kl"]
+__all__ = [
+    "PlanDivergence",
+    "PlanPosterior",
+    "PlanWindows",
+    "TrajectoryEncoder",
+    "gaussian_kl",
+    "windows_of",
+]
 
 
-def gaussian_kl(current: PlanPosterior, previous: PlanPosterior) -> Any:
-    """Return ``D_KL[current || previous]`` of each dimension, in nats.
-
-    ``log(σ'/σ) + (σ² + (μ - μ')²) / (2 σ'²) - 1/2``, with a prime for ``previous``.
-    """
-    gap = current.mean - previous.mean
-    spread = (2.0 * (current.log_std - previous.log_std)).exp()
-    scaled = gap.square() * (-2.0 * previous.log_std).exp()
-    return previous.log_std - current.log_std + 0.5 * (spread + scaled - 1.0)
-
-
-class PlanDivergence(nn.Module):
-    """The cost of a plan's changes, with a running scale.
+class PlanWindows:
+    """The windows of several environments that act side by side.
 
     Args:
-        config: ``kl_weight``, ``free_bits``, ``kl_warmup_updates`` and ``ema_decay``.
+        num_envs: Number of environments.
+        state_dim: Numbers of a state.
+        window_size: States before the current one that are kept (k).
+        history: Number of these that are shown; by default all. With 0 the encoder sees the current
+            state alone, through the same parameters: a fair baseline without memory.
+        device: Device of the windows.
+
+    >>> windows = PlanWindows(1, 1, window_size=2, device="cpu")
+    >>> _ = windows.push(torch.tensor([[5.0]]), starts=torch.tensor([True]))
+    >>> window, mask = windows.push(torch.tensor([[6.0]]), starts=torch.tensor([False]))
+    >>> window.squeeze().tolist(), mask.tolist()
+    ([0.0, 5.0, 6.0], [[False, True, True]])
     """
 
-    def __init__(self, config: PlanningConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.register_buffer("scale", torch.ones(()))
-        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
-        # Updates whose divergence is known: the scale is of these.
-        self.register_buffer("samples", torch.zeros((), dtype=torch.int64))
+    def __init__(
+        self,
+        num_envs: int,
+        state_dim: int,
+        window_size: int,
+        *,
+        history: int | None = None,
+        device: Any = "cuda",
+    ) -> None:
+        if num_envs < 1 or state_dim < 1 or window_size < 0:
+            raise ArgumentError(
+                "num_envs and state_dim must be at least 1 and window_size at least 0, got "
+                f"{num_envs}, {state_dim} and {window_size}"
+            )
+        if history is not None and not 0 <= history <= window_size:
+            raise ArgumentError(f"history must be from 0 to {window_size}, got {history}")
+        self.history = window_size if history is None else history
+        place = resolve(device)
+        self._states = torch.zeros(num_envs, window_size + 1, state_dim, device=place)
+        self._mask = torch.zeros(num_envs, window_size + 1, dtype=torch.bool, device=place)
 
-    @property
-    def weight(self) -> float:
-        """``kl_weight``, or its share during the warm-up."""
-        warmup = self.config.kl_warmup_updates
-        share = 1.0 if warmup == 0 else min(1.0, int(self.updates) / warmup)
-        return self.config.kl_weight * share
-
-    def forward(
-        self, current: PlanPosterior, previous: PlanPosterior, pairs: Any
-    ) -> tuple[Any, Any]:
-        """Return the cost, to be multiplied by :attr:`weight`, and the mean divergence behind it.
+    def push(self, states: Any, starts: Any) -> tuple[Any, Any]:
+        """Add the current states, and return the windows that end with them.
 
         Args:
-            current: Of the states up to now, ``(B, embedding_dim)``, with gradients.
-            previous: Of the states up to the step before, without gradients: a plan follows the one
-                before, not the other way round.
-            pairs: ``(B,)``, where both are of one episode; other rows cost nothing.
+            states: ``(num_envs, state_dim)``.
+            starts: ``(num_envs,)``, whether an episode starts with this state.
 
         Returns:
-            The cost, and the divergence per dimension in nats as a mean over pairs, without a
-            gradient; NaN without a pair.
+            Windows ``(num_envs, k + 1, state_dim)``, and which of their places hold a state. Both
+            are copies.
         """
-        each = gaussian_kl(current, previous.detach())
-        weight = pairs.to(each.dtype)
-        count = weight.sum()
-        cost = ((each - self.config.free_bits).clamp(min=0.0).mean(dim=-1) * weight).sum()
-        cost /= count.clamp(min=1.0)
-        # Without a pair this is 0 / 0, NaN: nothing was measured.
-        plain = (each.detach().mean(dim=-1) * weight).sum() / count
-        return cost / self.scale.clamp(min=1.0).to(each.dtype), plain
+        self._states, self._mask = self._with(states, starts)
+        return _shown(self._states, self._mask, self.history)
 
-    @torch.no_grad()
-    def advance(self, plain: Any) -> None:
-        """Count an update with this mean divergence; NaN does not move the scale."""
-        value = torch.as_tensor(plain, dtype=self.scale.dtype, device=self.scale.device)
-        if bool(torch.isfinite(value)):
-            # The first sample is the scale itself; later ones move it.
-            decay = 0.0 if int(self.samples) == 0 else self.config.ema_decay
-            self.scale.copy_(decay * self.scale + (1.0 - decay) * value)
-            self.samples.add_(1)
-        self.updates.add_(1)
+    def peek(self, states: Any) -> tuple[Any, Any]:
+        """Return the windows that would end with these states, in the same episodes."""
+        starts = torch.zeros(len(self._states), dtype=torch.bool)
+        return _shown(*self._with(states, starts), self.history)
+
+    def _with(self, states: Any, starts: Any) -> tuple[Any, Any]:
+        place = self._states.device
+        states = torch.as_tensor(states, dtype=self._states.dtype, device=place)
+        starts = torch.as_tensor(starts, dtype=torch.bool, device=place)
+        expected = (self._states.shape[0], self._states.shape[2])
+        if states.shape != expected or starts.shape != expected[:1]:
+            raise ArgumentError(
+                f"expected states of shape {expected} and starts of shape {expected[:1]}, got "
+                f"{tuple(states.shape)} and {tuple(starts.shape)}"
+            )
+        kept = self._mask[:, 1:] & ~starts[:, None]
+        return (
+            torch.cat([self._states[:, 1:], states[:, None]], dim=1),
+            torch.cat([kept, torch.ones_like(starts)[:, None]], dim=1),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for :meth:`load_state_dict`."""
+        return {"states": self._states.clone(), "mask": self._mask.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the windows of :meth:`state_dict`."""
+        if state["states"].shape != self._states.shape:
+            raise ArgumentError(
+                f"expected windows of shape {tuple(self._states.shape)}, got "
+                f"{tuple(state['states'].shape)}"
+            )
+        self._states = state["states"].to(self._states.device).clone()
+        self._mask = state["mask"].to(self._mask.device).clone()
+
+
+def windows_of(
+    states: Any, starts: Any, window_size: int, *, history: int | None = None
+) -> tuple[Any, Any]:
+    """Return the windows of all steps of recorded sequences, as :class:`PlanWindows` makes them.
+
+    Args:
+        states: ``(T, N, state_dim)``.
+        starts: ``(T, N)``, whether an episode starts with this state. The first states start one.
+        window_size: States before the current one that are kept (k).
+        history: Number of these that are shown; by default all.
+
+    Returns:
+        Windows ``(T, N, k + 1, state_dim)`` and masks ``(T, N, k + 1)``.
+    """
+    states, starts = torch.as_tensor(states), torch.as_tensor(starts, dtype=torch.bool)
+    if states.ndim != 3 or starts.shape != states.shape[:2] or len(states) == 0:
+        raise ArgumentError(
+            "expected states of shape (T, N, state_dim) and starts of shape (T, N), got "
+            f"{tuple(states.shape)} and {tuple(starts.shape)}"
+        )
+    _, count, dim = states.shape
+    made = PlanWindows(count, dim, window_size, history=history, device=states.device)
+    windows, masks = zip(*map(made.push, states, starts), strict=True)
+    return torch.stack(windows), torch.stack(masks)
+
+
+def _shown(windows: Any, mask: Any, history: int) -> tuple[Any, Any]:
+    """Zero masked places, so that no number of an earlier episode is left."""
+    mask = mask.clone()
+    mask[..., : mask.shape[-1] - 1 - history] = False
+    return torch.where(mask[..., None], windows, torch.zeros_like(windows)), mask
 
 
 @dataclass(frozen=True)
@@ -141,6 +193,85 @@ class PlanPosterior:
 
     def __getitem__(self, index: Any) -> PlanPosterior:
         return PlanPosterior(self.mean[index], self.log_std[index])
+
+
+def gaussian_kl(current: PlanPosterior, previous: PlanPosterior) -> Any:
+    """Return ``D_KL[current || previous]`` of each dimension, in nats.
+
+    ``log(σ'/σ) + (σ² + (μ - μ')²) / (2 σ'²) - 1/2``, with a prime for ``previous``.
+    """
+    gap = current.mean - previous.mean
+    spread = (2.0 * (current.log_std - previous.log_std)).exp()
+    scaled = gap.square() * (-2.0 * previous.log_std).exp()
+    return previous.log_std - current.log_std + 0.5 * (spread + scaled - 1.0)
+
+
+class PlanDivergence(nn.Module):
+    """The cost of a plan's changes, with guards.
+
+    The plain cost ``D_KL[q(τ_t | s_1..t) || q(τ_{t-1} | s_1..t-1)]`` is a sum over dimensions in
+    units of a small variance: of a new planner of default size, on random states, 575 in the loss
+    at the default weight, beside a policy's loss of about 1. Here it is
+
+    1. a mean over dimensions, of which ``free_bits`` nats each cost nothing;
+    2. divided by a running scale of that mean, so that a cost of 1 is the recent average; the scale
+       is at least 1: plans that hardly change any more cost little;
+    3. multiplied by a weight that grows from 0 over the first updates, while the policy does not
+       use plans yet.
+
+    Args:
+        config: ``kl_weight``, ``free_bits``, ``kl_warmup_updates`` and ``ema_decay``.
+    """
+
+    def __init__(self, config: PlanningConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+        # Updates whose divergence is known: the scale is of these.
+        self.register_buffer("samples", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def weight(self) -> float:
+        """``kl_weight``, or its share during the warm-up."""
+        warmup = self.config.kl_warmup_updates
+        share = 1.0 if warmup == 0 else min(1.0, int(self.updates) / warmup)
+        return self.config.kl_weight * share
+
+    def forward(
+        self, current: PlanPosterior, previous: PlanPosterior, pairs: Any
+    ) -> tuple[Any, Any]:
+        """Return the cost, to be multiplied by :attr:`weight`, and the mean divergence behind it.
+
+        Args:
+            current: Of the states up to now, ``(B, embedding_dim)``, with gradients.
+            previous: Of the states up to the step before. It gets no gradient: a plan follows the
+                one before, not the other way round.
+            pairs: ``(B,)``, where both are of one episode; other rows cost nothing.
+
+        Returns:
+            The cost, and the divergence per dimension in nats as a mean over pairs, without a
+            gradient; NaN without a pair.
+        """
+        each = gaussian_kl(current, previous.detach())
+        weight = pairs.to(each.dtype)
+        count = weight.sum()
+        cost = ((each - self.config.free_bits).clamp(min=0.0).mean(dim=-1) * weight).sum()
+        cost /= count.clamp(min=1.0)
+        # Without a pair this is 0 / 0, NaN: nothing was measured.
+        plain = (each.detach().mean(dim=-1) * weight).sum() / count
+        return cost / self.scale.clamp(min=1.0).to(each.dtype), plain
+
+    @torch.no_grad()
+    def advance(self, plain: Any) -> None:
+        """Count an update with this mean divergence; NaN does not move the scale."""
+        value = torch.as_tensor(plain, dtype=self.scale.dtype, device=self.scale.device)
+        if bool(torch.isfinite(value)):
+            # The first sample is the scale itself; later ones move it.
+            decay = 0.0 if int(self.samples) == 0 else self.config.ema_decay
+            self.scale.copy_(decay * self.scale + (1.0 - decay) * value)
+            self.samples.add_(1)
+        self.updates.add_(1)
 
 
 class TrajectoryEncoder(nn.Module):
@@ -245,10 +376,8 @@ class TrajectoryEncoder(nn.Module):
 
         It is the product of the exact spectral norms of the mean's head.
         """
-        bound = 1.0
-        for weight in self._head_weights():
-            bound *= float(torch.linalg.matrix_norm(weight.detach(), ord=2))
-        return bound
+        norms = [torch.linalg.matrix_norm(one.detach(), ord=2) for one in self._head_weights()]
+        return math.prod(map(float, norms))
 
     @torch.no_grad()
     def project(self) -> None:

@@ -3,9 +3,10 @@
 Nothing here imports torch.
 """
 
-from echoic.agents.replay._store import Aged, Experience
 from echoic.agents.replay.config import ReplayConfig
 from echoic.agents.replay.replay import (
+    Aged,
+    Experience,
     HotColdBuffer,
     PrioritizedReplayBuffer,
     SurpriseCalculator,

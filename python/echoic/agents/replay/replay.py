@@ -1,37 +1,170 @@
-"""Replay buffers that sample experiences by the surprise of their plans and rewards."""
+"""Replay buffers that sample experiences by the surprise of their plans and rewards.
+
+The native buffer is made for the first experience, which sets shapes and dtypes. Values become
+arrays of numpy; tensors of torch are read in place. A buffer is saved as an ``.npz`` archive of
+plain arrays, without pickle.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import math
+import secrets
+import threading
 import warnings
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from operator import methodcaller
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from echoic import _native
 from echoic.agents.kernels import EMAPlanTracker, plan_surprise_batch
-from echoic.agents.replay._store import (
-    ORDER,
-    Store,
-    experiences_of,
-    load_buffer,
-    plain,
-    save_buffer,
-)
+from echoic.buffers._keeping import ABOUT, write
 from echoic.errors import ArgumentError, ReplayError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     import numpy.typing as npt
 
-    from echoic.agents.replay._store import Aged, Experience
     from echoic.agents.replay.config import ReplayConfig
 
-__all__ = ["HotColdBuffer", "PrioritizedReplayBuffer", "SurpriseCalculator"]
+    Array = np.ndarray[Any, Any]
+
+__all__ = [
+    "Aged",
+    "Experience",
+    "HotColdBuffer",
+    "PrioritizedReplayBuffer",
+    "SurpriseCalculator",
+]
 
 
-# Fields of an experience that the caller gives.
-GIVEN = (*ORDER, "log_prob", "value", "episode_id", "policy_version")
+@dataclass(slots=True, eq=False)
+class Experience:
+    """One step of an agent, with its plan.
+
+    Arrays of a sampled experience are views into its batch, which lives as long as one of them.
+
+    Attributes:
+        done: Whether the episode ended with this step.
+        timestamp: Number of experiences added before it.
+        surprise_score: Score by the mean of plans when it was sampled.
+        priority: Score that it was sampled by.
+        age: Updates of the learner since it was added.
+        log_prob: Log-probability of the action under the policy that acted.
+        value: Value by that policy's critic.
+        policy_version: Version of the policy that acted.
+        index: For ``update_priorities``. It is never given to another experience.
+    """
+
+    state: Any
+    latent_plan: Any
+    action: Any
+    reward: float
+    next_state: Any
+    done: bool
+    timestamp: int
+    surprise_score: float = 0.0
+    priority: float = 0.0
+    age: int = 0
+    log_prob: float = math.nan
+    value: float = math.nan
+    episode_id: int = -1
+    policy_version: int = -1
+    index: int = -1
+
+
+class Aged(NamedTuple):
+    """Numbers of experiences that became cold and that were too old, and of updated scores."""
+
+    migrated: int
+    expired: int
+    refreshed: int
+
+
+# Fields whose dtype the first experience sets; every other one has one dtype, and may have a value
+# that stands for "not given".
+_FREE = ("state", "action", "next_state")
+_FIXED: dict[str, tuple[type[np.generic], Any]] = {
+    "reward": (np.float32, None),
+    "done": (np.bool_, None),
+    "log_prob": (np.float32, np.nan),
+    "value": (np.float32, np.nan),
+    "episode_id": (np.int64, -1),
+    "policy_version": (np.int64, -1),
+}
+# Fields that a caller gives.
+_GIVEN = ("state", "latent_plan", "action", "reward", "next_state", "done", *list(_FIXED)[2:])
+# Settings that the scores in a file depend on.
+_RULES = (
+    *("surprise_weight", "reward_weight", "ema_decay", "score_scale", "score_clip"),
+    *("sampling_mode", "priority_alpha"),
+)
+_FORMAT = 1
+# Statistics, all zero before the first experience.
+_NUMBERS = (
+    *("hot_size", "cold_size", "total_size", "updates", "added", "migrated", "expired", "evicted"),
+    *("refreshed", "rescaled", "mean_score", "std_score", "row_bytes", "bytes_per_item"),
+    *("memory_bytes", "file_bytes"),
+)
+
+
+def _plain(value: Any) -> Any:
+    """Return the value; a tensor as an array of numpy."""
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
+
+
+def _example(fields: Mapping[str, Any], latent_dim: int, *, many: bool) -> dict[str, Array]:
+    """Return one experience like these, as zeros: floats have at most 32 bits."""
+    example: dict[str, Array] = {"latent_plan": np.zeros(latent_dim, np.float32)}
+    for name in _FREE:
+        array = np.asarray(fields[name])
+        if array.dtype.kind not in "biuf":
+            raise ArgumentError(f"expected an array of numbers, got one of {array.dtype}")
+        is_long = array.dtype.kind == "f" and array.dtype.itemsize > 4
+        shape = array.shape[1:] if many else array.shape
+        example[name] = np.zeros(shape, np.float32 if is_long else array.dtype)
+    state, after = example["state"].shape, example["next_state"].shape
+    if state != after:
+        raise ArgumentError(f"expected next_state of shape {state}, as state has, got {after}")
+    example["next_state"] = np.zeros_like(example["state"])
+    return example | {name: np.zeros((), dtype) for name, (dtype, _) in _FIXED.items()}
+
+
+def _columns(
+    fields: Mapping[str, Any], example: Mapping[str, Array], *, many: bool
+) -> dict[str, Array]:
+    """Return the fields in the shapes and dtypes of the example, with defaults for missing ones.
+
+    Floats may be rounded, integers must be exact, ``done`` takes any number. Axes of length one may
+    be missing or too many.
+    """
+    columns = {}
+    lead = (len(fields["state"]),) if many else ()
+    for name, like in example.items():
+        shape = (*lead, *like.shape)
+        given = fields.get(name)
+        array = np.full(shape, _FIXED[name][1], like.dtype) if given is None else np.asarray(given)
+        if array.size != math.prod(shape) or (many and array.shape[:1] != lead):
+            raise ArgumentError(f"`{name}`: expected shape {shape}, got {array.shape}")
+        cast = array
+        if array.dtype != like.dtype:
+            is_flag = name == "done" and array.dtype.kind in "biuf"
+            if not is_flag and not np.can_cast(array.dtype, like.dtype, "same_kind"):
+                raise ArgumentError(f"`{name}`: expected {like.dtype}, got {array.dtype}")
+            cast = array.astype(like.dtype)
+            if not is_flag and like.dtype.kind in "biu" and (cast != array).any():
+                odd = array[cast != array].flat[0]
+                raise ArgumentError(
+                    f"`{name}`: expected numbers in the range of {like.dtype}, got {odd}"
+                )
+        columns[name] = np.ascontiguousarray(cast).reshape(shape)
+    return columns
 
 
 class SurpriseCalculator:
@@ -42,13 +175,11 @@ class SurpriseCalculator:
     ema_decay * mean + (1 - ema_decay) * plan``; the first plan becomes the mean, which is zero
     before. Score first, then update: a plan that has moved the mean looks less surprising.
 
-    The mean may be shared with another part of the agent, such as a planner: pass its
-    :class:`echoic.agents.kernels.EMAPlanTracker`, and let only one of them update it.
-
     Args:
         config: The settings.
         latent_dim: Numbers of a plan.
-        tracker: The mean of plans, with ``config.ema_decay``; None makes a new one.
+        tracker: The mean of plans, with ``config.ema_decay``, such as a planner's; only one part
+            may update a shared one. None makes a new one.
 
     >>> from echoic.agents.replay import ReplayConfig
     >>> config = ReplayConfig(reward_weight=0.1, score_scale="sum")
@@ -76,23 +207,21 @@ class SurpriseCalculator:
     def compute_surprise_score(self, latent_plan: Any, reward: Any = 0.0) -> Any:
         """Return the score of a plan and its reward, or of each of several, by the current mean."""
         plans = self._plans(latent_plan)
-        rewards = np.broadcast_to(np.asarray(plain(reward), np.float64), plans.shape[:-1])
-        weight = self.config.surprise_weight
-        if self.config.score_scale != "sum":
-            weight /= self.latent_dim
+        rewards = np.broadcast_to(np.asarray(_plain(reward), np.float64), plans.shape[:-1])
+        dims = 1 if self.config.score_scale == "sum" else self.latent_dim
         scores = plan_surprise_batch(
             plans.reshape(-1, self.latent_dim),
             self.get_ema_plan(),
             rewards.reshape(-1),
-            weight,
+            self.config.surprise_weight / dims,
             self.config.reward_weight,
         )
         if not np.isfinite(scores).all():
             raise ArgumentError("expected finite plans and rewards, got one that is not")
         return scores if plans.ndim > 1 else float(scores[0])
 
-    def _plans(self, latent_plan: Any) -> np.ndarray[Any, Any]:
-        plans = np.asarray(plain(latent_plan), np.float32)
+    def _plans(self, latent_plan: Any) -> Array:
+        plans = np.asarray(_plain(latent_plan), np.float32)
         if plans.shape[-1:] != (self.latent_dim,):
             raise ArgumentError(
                 f"expected plans of {self.latent_dim} numbers, got an array of shape {plans.shape}"
@@ -117,14 +246,106 @@ class SurpriseCalculator:
         self.tracker.reset()
 
 
-class _Buffer:
-    """What both buffers share."""
+class _Tiers:
+    """Experiences in a hot and a cold tier: what both buffers share."""
 
-    config: ReplayConfig
-    _store: Store
+    def __init__(
+        self, config: ReplayConfig, mean: EMAPlanTracker | None, *, computes: bool, moves: bool
+    ) -> None:
+        self.config = config
+        self._mean = mean
+        # Whether scores are computed by the mean, and whether experiences move it.
+        self._computes, self._moves = computes, moves
+        # Seed of the draws, from the first experience on.
+        self._seed = secrets.randbits(64) if config.seed is None else config.seed
+        # Held while the native buffer is made.
+        self._beginning = threading.Lock()
+        # The native buffer and its example: one value, so that other threads see both or none.
+        self._begun: tuple[_native.SurpriseReplay, dict[str, Array]] | None = None
+
+    @property
+    def _rows(self) -> _native.SurpriseReplay | None:
+        begun = self._begun
+        return None if begun is None else begun[0]
 
     def __len__(self) -> int:
-        return len(self._store)
+        rows = self._rows
+        return 0 if rows is None else len(rows)
+
+    def _begin(
+        self, example: dict[str, Array], first: Callable[[_native.SurpriseReplay], Any]
+    ) -> Any:
+        """Make the native buffer, and call a function with it. The caller holds the lock."""
+        config = self.config
+        mean = self._mean or EMAPlanTracker(len(example["latent_plan"]), config.ema_decay)
+        power = config.sampling_mode == "power"
+        rows = _native.SurpriseReplay(
+            example,
+            mean,
+            hot=config.hot_buffer_size,
+            cold=config.cold_buffer_size,
+            total=config.max_experiences,
+            age_threshold=config.age_threshold,
+            max_age=config.max_replay_age,
+            mode="power" if power else "standard" if config.score_scale == "zscore" else "plain",
+            mode_number=config.priority_alpha if power else config.score_clip,
+            surprise_weight=config.surprise_weight,
+            reward_weight=config.reward_weight,
+            mean_over_dims=config.score_scale != "sum",
+            computes_scores=self._computes,
+            moves_mean=self._moves,
+            refresh=config.refresh_per_update,
+            seed=self._seed,
+            path=config.cold_path,
+            overwrite=config.cold_overwrite,
+        )
+        try:
+            done = first(rows)
+        except BaseException:
+            # Otherwise its file would block the next one.
+            rows.close()
+            raise
+        # Last: other threads use it from here on.
+        self._mean, self._begun = mean, (rows, example)
+        return done
+
+    def _add(
+        self, values: Iterable[Any], *, many: bool, scores: Any | None = None
+    ) -> npt.NDArray[np.int64]:
+        """Add one experience, or a row of the arrays for each of many; return their indices."""
+        given = zip(_GIVEN, values, strict=True)
+        fields = {name: _plain(value) for name, value in given if value is not None}
+        while (begun := self._begun) is None:
+            dims = self._mean.dim if self._mean else int(np.shape(fields["latent_plan"])[-1])
+            example = _example(fields, dims, many=many)
+            # Before the lock: reading a value may run the user's code.
+            columns = _columns(fields, example, many=many)
+            with self._beginning:
+                if self._begun is None:
+                    found: npt.NDArray[np.int64] = self._begin(
+                        example, methodcaller("add", columns, many=many, scores=scores)
+                    )
+                    return found
+        return begun[0].add(_columns(fields, begun[1], many=many), many=many, scores=scores)
+
+    def _tick(self, updates: int) -> Aged:
+        if updates < 0:
+            raise ArgumentError(f"updates must be at least 0, got {updates}")
+        rows = self._rows
+        return Aged(0, 0, 0) if rows is None else Aged(*rows.tick(updates))
+
+    def _statistics(self) -> dict[str, Any]:
+        rows = self._rows
+        return dict.fromkeys(_NUMBERS, 0) if rows is None else rows.statistics()
+
+    def _sample(self, batch_size: int, temperature: float, **settings: Any) -> dict[str, Any]:
+        """Sample a batch; settings that are None are the configuration's."""
+        rows, config = self._rows, self.config
+        if rows is None:
+            raise ReplayError("the buffer has no experiences")
+        chosen = {name: value for name, value in settings.items() if value is not None}
+        defaults = {"hot_ratio": config.hot_sample_ratio, "beta": config.importance_sampling_beta}
+        return rows.sample(batch_size, temperature=temperature, **{**defaults, **chosen})
 
     def update_priorities(
         self, experiences: Iterable[Experience | int], priorities: Iterable[float]
@@ -136,10 +357,16 @@ class _Buffer:
         Returns:
             How many were found.
         """
-        return self._store.update_priorities(experiences, priorities)
+        rows = self._rows
+        if rows is None:
+            return 0
+        indices = [one.index if isinstance(one, Experience) else one for one in experiences]
+        return rows.update_priorities(
+            np.asarray(indices, np.int64), np.asarray(_plain(priorities), np.float64)
+        )
 
 
-class PrioritizedReplayBuffer(_Buffer):
+class PrioritizedReplayBuffer(_Tiers):
     """Experiences in two tiers, sampled by their surprise.
 
     A score is ``surprise_weight * |plan - mean|**2 / dims + reward_weight * |reward|`` by the mean
@@ -190,11 +417,9 @@ class PrioritizedReplayBuffer(_Buffer):
                 f"expected a surprise_calculator of {latent_dim} dimensions, "
                 f"got one of {calculator.latent_dim}"
             )
-        self.config = config
+        super().__init__(config, calculator.tracker, computes=True, moves=update_ema)
         self.latent_dim = latent_dim
         self.surprise_calculator = calculator
-        self._moves = update_ema
-        self._store = Store(config, calculator.tracker, computes=True, moves=update_ema)
 
     @property
     def ready(self) -> bool:
@@ -223,7 +448,7 @@ class PrioritizedReplayBuffer(_Buffer):
         """
         given = (state, latent_plan, action, reward, next_state, done)
         known = (log_prob, value, episode_id, policy_version)
-        return int(self._store.add(dict(zip(GIVEN, given + known, strict=True)), many=False)[0])
+        return int(self._add(given + known, many=False)[0])
 
     def add_batch(
         self,
@@ -246,7 +471,7 @@ class PrioritizedReplayBuffer(_Buffer):
         """
         given = (states, latent_plans, actions, rewards, next_states, dones)
         known = (log_probs, values, episode_ids, policy_versions)
-        return self._store.add(dict(zip(GIVEN, given + known, strict=True)), many=True)
+        return self._add(given + known, many=True)
 
     def sample_columns(
         self,
@@ -278,17 +503,10 @@ class PrioritizedReplayBuffer(_Buffer):
             least = max(self.config.min_experiences, 1)
             raise ReplayError(f"the buffer has {len(self)} of min_experiences={least}")
         temperature = self.config.temperature if temperature is None else temperature
-        return self._store.sample(
-            batch_size, temperature, hot_ratio=hot_ratio, beta=beta, seed=seed
-        )
+        return self._sample(batch_size, temperature, hot_ratio=hot_ratio, beta=beta, seed=seed)
 
     def sample_batch(
-        self,
-        batch_size: int,
-        temperature: float | None = None,
-        *,
-        hot_ratio: float | None = None,
-        seed: int | None = None,
+        self, batch_size: int, temperature: float | None = None
     ) -> tuple[list[Experience], npt.NDArray[np.float32] | list[float]]:
         """Sample a batch as experiences and their importance weights.
 
@@ -304,8 +522,8 @@ class PrioritizedReplayBuffer(_Buffer):
                     stacklevel=2,
                 )
             return [], []
-        batch = self.sample_columns(batch_size, temperature, hot_ratio=hot_ratio, seed=seed)
-        return experiences_of(batch), batch["weight"]
+        batch = self.sample_columns(batch_size, temperature)
+        return _experiences(batch), batch["weight"]
 
     def update_experience_ages(self, updates: int = 1) -> Aged:
         """Count updates of the learner.
@@ -313,9 +531,7 @@ class PrioritizedReplayBuffer(_Buffer):
         Experiences older than ``age_threshold`` become cold, those older than ``max_replay_age``
         are removed, and some scores are updated.
         """
-        if updates < 0:
-            raise ArgumentError(f"updates must be at least 0, got {updates}")
-        return self._store.tick(updates)
+        return self._tick(updates)
 
     def effective_sample_size(
         self, temperature: float | None = None, hot_ratio: float | None = None
@@ -326,20 +542,20 @@ class PrioritizedReplayBuffer(_Buffer):
             That of both tiers together as ``total``, and within each, ``hot`` and ``cold``, over
             all experiences.
         """
-        rows = self._store.rows
-        if rows is None:
-            return {"total": 0.0, "hot": 0.0, "cold": 0.0}
-        total, hot, cold = rows.effective_sizes(
-            self.config.temperature if temperature is None else temperature,
-            self.config.hot_sample_ratio if hot_ratio is None else hot_ratio,
-        )
-        return {"total": total, "hot": hot, "cold": cold}
+        rows, config = self._rows, self.config
+        sizes = (0.0, 0.0, 0.0)
+        if rows is not None:
+            sizes = rows.effective_sizes(
+                config.temperature if temperature is None else temperature,
+                config.hot_sample_ratio if hot_ratio is None else hot_ratio,
+            )
+        return dict(zip(("total", "hot", "cold"), sizes, strict=True))
 
     def get_buffer_statistics(self) -> dict[str, Any]:
         """Return sizes, counts, scores, bytes, and the mean of plans."""
         ema = self.surprise_calculator.get_statistics()
         return {
-            **self._store.statistics(),
+            **self._statistics(),
             "ready": self.ready,
             "temperature": self.config.temperature,
             "hot_ratio": self.config.hot_sample_ratio,
@@ -353,13 +569,34 @@ class PrioritizedReplayBuffer(_Buffer):
 
         Shapes, ages and random numbers are kept.
         """
-        self._store.clear()
+        rows = self._rows
+        if rows is not None:
+            rows.clear()
         if self._moves:
             self.surprise_calculator.reset()
 
+    @property
+    def _rules(self) -> dict[str, Any]:
+        return {name: getattr(self.config, name) for name in _RULES}
+
     def save_buffer(self, path: str | os.PathLike[str]) -> None:
         """Write everything to a file, which appears whole or not at all, without pickle."""
-        save_buffer(self, path)
+        rows, leaves, mean = self._rows, None, self.surprise_calculator
+        arrays: dict[str, Any] = {"mean": mean.get_ema_plan(), "mean_count": mean.tracker.count}
+        if rows is not None:
+            leaves, arrays = rows.leaves(), rows.state()
+            columns = arrays.pop("rows")
+            arrays |= {
+                f"rows/{leaf[0]}": column for leaf, column in zip(leaves, columns, strict=True)
+            }
+        about = {
+            "format": _FORMAT,
+            "latent_dim": self.latent_dim,
+            "rules": self._rules,
+            "leaves": leaves,
+            "seed": self._seed,
+        }
+        write(path, about, {name: np.asarray(value) for name, value in arrays.items()})
 
     def load_buffer(self, path: str | os.PathLike[str]) -> None:
         """Replace everything by the contents of a file, and continue its random numbers.
@@ -370,10 +607,38 @@ class PrioritizedReplayBuffer(_Buffer):
             ReplayError: If the file is not of a buffer, or of other experiences, settings of scores
                 or a larger size. Nothing was changed.
         """
-        load_buffer(self, path)
+        about, arrays = _read(path)
+        if about["latent_dim"] != self.latent_dim:
+            got, expected = about["latent_dim"], self.latent_dim
+            raise ReplayError(f"{path} has plans of {got} dimensions, and the buffer of {expected}")
+        for name, expected in self._rules.items():
+            if (got := about["rules"].get(name)) != expected:
+                raise ReplayError(f"{path} was made with {name}={got!r}, the buffer {expected!r}")
+        if about["leaves"] is None:
+            self._become_empty(about["seed"], arrays)
+            return
+        leaves = [(name, dtype, tuple(shape)) for name, dtype, shape in about["leaves"]]
+        with self._beginning:
+            rows = self._rows
+            if rows is None:
+                example = {name: np.zeros(shape, dtype) for name, dtype, shape in leaves}
+                self._begin(example, lambda made: _fill(made, path, leaves, arrays))
+        if rows is not None:
+            _fill(rows, path, leaves, arrays)
+
+    def _become_empty(self, seed: int, arrays: Mapping[str, Any]) -> None:
+        """Return to the state before the first experience."""
+        with self._beginning:
+            begun, self._begun, self._seed = self._begun, None, seed
+        if begun is not None:
+            # Otherwise its file would block the next one.
+            begun[0].close()
+        if self._moves:
+            ema = {"decay": self.config.ema_decay, "count": int(arrays["mean_count"])}
+            self.surprise_calculator.tracker.load_state_dict({**ema, "ema": arrays["mean"]})
 
 
-class HotColdBuffer(_Buffer):
+class HotColdBuffer(_Tiers):
     """Experiences with given scores, hot while they are young and cold after that.
 
     An experience is hot if its age is at most ``age_threshold``. It is removed when it is older
@@ -394,8 +659,7 @@ class HotColdBuffer(_Buffer):
     """
 
     def __init__(self, config: ReplayConfig) -> None:
-        self.config = config
-        self._store = Store(config, None, computes=False, moves=False)
+        super().__init__(config, None, computes=False, moves=False)
 
     def add_experience(self, experience: Experience) -> int:
         """Add an experience with its ``priority``, or its ``surprise_score`` if that is zero.
@@ -406,23 +670,23 @@ class HotColdBuffer(_Buffer):
             Its index, for :meth:`update_priorities`.
         """
         score = experience.priority or experience.surprise_score
-        fields = {name: getattr(experience, name) for name in GIVEN}
-        return int(self._store.add(fields, many=False, scores=[score])[0])
+        values = [getattr(experience, name) for name in _GIVEN]
+        return int(self._add(values, many=False, scores=[score])[0])
 
     def advance_ages(self, updates: int = 1) -> Aged:
         """Count updates of the learner: old experiences become cold, or are removed."""
-        return self._store.tick(updates)
+        return self._tick(updates)
 
     def migrate_aged_experiences(self) -> int:
         """Make old experiences cold, and return how many became so.
 
         :meth:`advance_ages` does this already: there are some only after an error of the disk.
         """
-        return self._store.tick(0).migrated
+        return self._tick(0).migrated
 
     def evict_stale_experiences(self) -> int:
         """Remove experiences older than ``max_replay_age``, as :meth:`advance_ages` does too."""
-        return self._store.tick(0).expired
+        return self._tick(0).expired
 
     def sample_experiences(
         self, batch_size: int, temperature: float = 1.0, hot_ratio: float | None = None
@@ -433,9 +697,56 @@ class HotColdBuffer(_Buffer):
         """
         if not len(self):
             return [], []
-        batch = self._store.sample(batch_size, temperature, hot_ratio=hot_ratio)
-        return experiences_of(batch), batch["weight"]
+        batch = self._sample(batch_size, temperature, hot_ratio=hot_ratio)
+        return _experiences(batch), batch["weight"]
 
     def get_statistics(self) -> dict[str, Any]:
         """Return sizes, counts, scores and bytes."""
-        return self._store.statistics()
+        return self._statistics()
+
+
+def _experiences(batch: Mapping[str, Any]) -> list[Experience]:
+    """Return the rows of a batch as experiences."""
+
+    def rows(name: str) -> Any:
+        array = batch[name]
+        return list(array) if name in {*_FREE, "latent_plan"} and array.ndim > 1 else array.tolist()
+
+    return list(map(Experience, *(rows(field.name) for field in dataclasses.fields(Experience))))
+
+
+def _fill(
+    rows: _native.SurpriseReplay,
+    path: str | os.PathLike[str],
+    leaves: list[tuple[str, str, tuple[int, ...]]],
+    arrays: dict[str, Any],
+) -> None:
+    """Load arrays of a file into a native buffer."""
+    own = [(name, dtype, tuple(shape)) for name, dtype, shape in rows.leaves()]
+    if sorted(own) != sorted(leaves):
+        odd = [leaf for leaf in leaves if leaf not in own]
+        raise ReplayError(f"{path} has other experiences: {odd}, and the buffer has {own}")
+    try:
+        state = {name: array for name, array in arrays.items() if "/" not in name}
+        state["mean_count"] = int(arrays["mean_count"])
+        columns = [np.ascontiguousarray(arrays[f"rows/{name}"]) for name, _, _ in own]
+        rows.load({**state, "rows": columns})
+    except (KeyError, TypeError) as error:
+        raise ReplayError(f"{path} is not a buffer that was saved: {error}") from error
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the description and the arrays of a file."""
+    try:
+        with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file}
+        about = json.loads(bytes(arrays.pop(ABOUT)))
+        if missing := {"format", "latent_dim", "rules", "leaves", "seed"} - about.keys():
+            raise ValueError(f"its description has no {missing}")
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # a damaged archive fails in many ways
+        raise ReplayError(f"{path} is not a buffer that was saved: {error}") from error
+    if about["format"] != _FORMAT:
+        raise ReplayError(f"{path} has format {about['format']}, and this reads format {_FORMAT}")
+    return about, arrays

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from echoic.agents.episodes import Decision
-from echoic.agents.plans.encoder import TrajectoryEncoder
-from echoic.agents.plans.policy import PolicyNetwork
+from echoic.agents.plans import PolicyNetwork, TrajectoryEncoder
 from echoic.agents.training.ppo import masked
 from echoic.agents.training.segments import windows_for
 

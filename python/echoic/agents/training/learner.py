@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from echoic.agents.plans.optimizer import LatentPlanningOptimizer
+from echoic.agents.plans import LatentPlanningOptimizer
 from echoic.agents.training.ppo import PPOLearner, PPOTrainingStep
 from echoic.primitives import compute_vtrace
 

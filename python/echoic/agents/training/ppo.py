@@ -31,7 +31,7 @@ from torch import nn
 
 from echoic.agents import _checks, checkpoint
 from echoic.agents.devices import resolve
-from echoic.agents.plans.policy import PolicyNetwork, SoftPrefixAdapter
+from echoic.agents.plans import PolicyNetwork, SoftPrefixAdapter
 from echoic.agents.updates import clipped_gain, step
 from echoic.errors import ArgumentError, CheckpointError
 from echoic.primitives import compute_gae

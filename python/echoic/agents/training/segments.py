@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from echoic.agents.plans.windows import PlanWindows, windows_of
+from echoic.agents.plans import PlanWindows, windows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,31 +1,34 @@
-"""The planner: an encoder of plans and the one policy that acts on them, learning together.
+"""π_θ(a | s, τ), and the planner: an encoder of plans and the one policy that acts on them.
 
 What acts is what learns. :class:`LatentPlanningOptimizer` draws a plan from the window of states
 and an action from the policy given the plan, and remembers the noise it drew. Its loss makes the
 same plan from the same window and noise, now with gradients, so that the ratio of the action's
 probability now to then is 1 before the first update, moves with every update of θ or φ, and carries
-gradients to both.
+gradients to both. A :class:`~echoic.agents.training.PPOLearner` given this planner trains the same
+two networks, by minibatches and with a value network.
 
-A :class:`~echoic.agents.training.PPOLearner` given this planner trains the same two networks, by
-minibatches and with a value network; the loss here is one step of the same without them.
-
-The mean plan is one :class:`~echoic.agents.kernels.EMAPlanTracker`, which replay may share.
-Plans are scored against it first and move it then.
+The mean plan is one :class:`~echoic.agents.kernels.EMAPlanTracker`, which replay may share. Plans
+are scored against it first and move it then.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from echoic.agents import checkpoint
 from echoic.agents.devices import resolve
-from echoic.agents.kernels import EMAPlanTracker
-from echoic.agents.plans.encoder import PlanDivergence, PlanPosterior, TrajectoryEncoder
-from echoic.agents.plans.policy import PlannedAction, PolicyNetwork, TrajectoryPrior
-from echoic.agents.plans.windows import PlanWindows
+from echoic.agents.kernels import EMAPlanTracker, plan_surprise_batch
+from echoic.agents.plans.encoder import (
+    PlanDivergence,
+    PlanPosterior,
+    PlanWindows,
+    TrajectoryEncoder,
+)
 from echoic.agents.updates import clipped_gain, step
 from echoic.errors import ArgumentError
 from echoic.primitives import compute_discounted_sums
@@ -35,9 +38,147 @@ if TYPE_CHECKING:
 
     from echoic.agents.plans.config import PlanningConfig
 
-__all__ = ["LatentPlanningOptimizer"]
+__all__ = [
+    "LatentPlanningOptimizer",
+    "PlannedAction",
+    "PolicyNetwork",
+    "SoftPrefixAdapter",
+    "TrajectoryPrior",
+]
 
 _KIND = "latent planner"
+
+
+class SoftPrefixAdapter(nn.Module):
+    """Mixes states and plans: ``h = LayerNorm(α W_s s + (1 - α) W_τ τ)``.
+
+    The norm applies to the sum, so α bounds how much each part counts, not how large it is.
+
+    Args:
+        state_dim: Numbers of a state.
+        latent_dim: Numbers of a plan.
+        hidden_dim: Numbers of the mixture.
+        alpha: The state's share, from 0 to 1. At 1 the plan has no effect.
+    """
+
+    def __init__(
+        self, state_dim: int, latent_dim: int, hidden_dim: int, alpha: float = 0.5
+    ) -> None:
+        super().__init__()
+        if not 0.0 <= alpha <= 1.0:
+            raise ArgumentError(f"alpha must be from 0 to 1, got {alpha!r}")
+        self.alpha = alpha
+        self.state = nn.Linear(state_dim, hidden_dim)
+        self.plan = nn.Linear(latent_dim, hidden_dim)
+        self.norm = nn.LayerNorm(hidden_dim)
+
+    def forward(self, state: Any, latent_plan: Any) -> Any:
+        """Return the mixtures, ``(..., hidden_dim)``."""
+        return self.norm(
+            self.alpha * self.state(state) + (1.0 - self.alpha) * self.plan(latent_plan)
+        )
+
+
+class PolicyNetwork(nn.Module):
+    """A policy over a fixed number of actions, conditioned on a state and a plan.
+
+    Args:
+        state_dim: Numbers of a state.
+        action_dim: Number of actions.
+        latent_dim: Numbers of a plan.
+        hidden_dim: Width of the layers.
+        soft_prefix_alpha: The state's share of the input.
+        device: Device of the parameters; the CPU, with a warning, where CUDA is missing.
+
+    >>> policy = PolicyNetwork(state_dim=4, action_dim=3, latent_dim=8, hidden_dim=16, device="cpu")
+    >>> action, log_prob = policy.sample_action(torch.zeros(4), torch.zeros(8))
+    >>> action.shape, log_prob.shape
+    (torch.Size([]), torch.Size([]))
+    """
+
+    def __init__(
+        self,
+        state_dim: int,
+        action_dim: int,
+        latent_dim: int,
+        hidden_dim: int = 512,
+        soft_prefix_alpha: float = 0.5,
+        device: Any = "cuda",
+    ) -> None:
+        super().__init__()
+        if min(state_dim, action_dim, latent_dim, hidden_dim) < 1:
+            raise ArgumentError(
+                "state_dim, action_dim, latent_dim and hidden_dim must be at least 1, got "
+                f"{state_dim}, {action_dim}, {latent_dim} and {hidden_dim}"
+            )
+        self.state_dim, self.action_dim, self.latent_dim = state_dim, action_dim, latent_dim
+        self.adapter = SoftPrefixAdapter(state_dim, latent_dim, hidden_dim, soft_prefix_alpha)
+        self.layers = nn.Sequential(
+            nn.Linear(hidden_dim, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, action_dim)
+        )
+        self.to(resolve(device))
+
+    def forward(self, state: Any, latent_plan: Any) -> Any:
+        """Return logits of the actions, ``(..., action_dim)``, for any leading axes."""
+        if state.shape[-1] != self.state_dim or latent_plan.shape[-1] != self.latent_dim:
+            raise ArgumentError(
+                f"expected states of {self.state_dim} and plans of {self.latent_dim} numbers, got "
+                f"shapes {tuple(state.shape)} and {tuple(latent_plan.shape)}"
+            )
+        return self.layers(self.adapter(state, latent_plan))
+
+    def get_action_probs(self, state: Any, latent_plan: Any) -> Any:
+        """Return probabilities of the actions, ``(..., action_dim)``."""
+        return self(state, latent_plan).softmax(dim=-1)
+
+    @torch.no_grad()
+    def sample_action(
+        self, state: Any, latent_plan: Any, *, greedy: bool = False, generator: Any = None
+    ) -> tuple[Any, Any]:
+        """Draw an action for each state; return it with its log-probability, without gradients."""
+        log_probs = self(state, latent_plan).log_softmax(dim=-1)
+        if greedy:
+            action = log_probs.argmax(dim=-1)
+        else:
+            flat = log_probs.exp().reshape(-1, self.action_dim)
+            drawn = torch.multinomial(flat, 1, generator=generator)
+            action = drawn.reshape(log_probs.shape[:-1])
+        return action, log_probs.gather(-1, action[..., None]).squeeze(-1)
+
+
+@dataclass
+class TrajectoryPrior:
+    """A plan, or one for each row of a batch, without gradients.
+
+    Attributes:
+        latent_plan: ``(embedding_dim,)`` or ``(B, embedding_dim)``.
+        state_window: The states it was made of.
+        timestamp: Number of plans that the planner made before.
+        kl_divergence: From the plan before, in nats, if that was given.
+        surprise_score: Squared distance from the mean plan before this one.
+        mask: Which places of the window hold a state; None: all.
+        noise: Noise of the plan, in standard deviations: with it and the window, a learner rebuilds
+            the plan with gradients.
+        posterior: Distribution that the plan was drawn from.
+    """
+
+    latent_plan: Any
+    state_window: Any
+    timestamp: int
+    kl_divergence: Any = None
+    surprise_score: Any = None
+    mask: Any = None
+    noise: Any = None
+    posterior: Any = None
+
+
+@dataclass
+class PlannedAction:
+    """Actions ``(B,)``, their log-probabilities ``(B,)``, and the plans acted on."""
+
+    action: Any
+    log_prob: Any
+    prior: TrajectoryPrior
 
 
 class LatentPlanningOptimizer:
@@ -81,9 +222,7 @@ class LatentPlanningOptimizer:
             self.device,
         )
         self.divergence = PlanDivergence(config).to(self.device)
-        if tracker is None:
-            tracker = EMAPlanTracker(config.embedding_dim, config.ema_decay)
-        self.tracker = tracker
+        self.tracker = tracker or EMAPlanTracker(config.embedding_dim, config.ema_decay)
         self._optimizer = torch.optim.Adam(self.parameters(), lr=config.learning_rate)
         if seed is None:
             seed = int(torch.randint(2**62, ()))
@@ -97,13 +236,9 @@ class LatentPlanningOptimizer:
 
     def windows(self, num_envs: int, *, history: int | None = None) -> PlanWindows:
         """Return windows of this planner's sizes, for environments side by side."""
-        return PlanWindows(
-            num_envs,
-            self.encoder.state_dim,
-            self.config.state_window_size,
-            history=history,
-            device=self.device,
-        )
+        size = self.config.state_window_size
+        dim, device = self.encoder.state_dim, self.device
+        return PlanWindows(num_envs, dim, size, history=history, device=device)
 
     @torch.no_grad()
     def encode_trajectory(
@@ -133,7 +268,8 @@ class LatentPlanningOptimizer:
         if not deterministic:
             noise.normal_(generator=self.generator)
         plans = posterior.at(noise)
-        scores = self._score_and_follow(plans)
+        scores = self._surprise(plans, np.zeros(len(rows)), 1.0, 0.0)
+        self.tracker.update(plans.cpu().double().numpy())
         if single:
             posterior, noise, plans, scores = posterior[0], noise[0], plans[0], float(scores[0])
         divergence = None
@@ -160,21 +296,17 @@ class LatentPlanningOptimizer:
         *,
         surprise_weight: float = 1.0,
         reward_weight: float = 1.0,
-        scale: Literal["sum", "mean"] = "sum",
     ) -> Any:
         """Return ``w |τ - mean τ|² + α |r|`` against the current mean plan.
 
-        ``scale="mean"`` divides the squared distance by the number of dimensions, as replay does by
-        default.
+        A :class:`~echoic.agents.replay.SurpriseCalculator` of the same tracker divides the distance
+        by the number of dimensions instead, unless its ``score_scale`` is ``"sum"``.
         """
-        if scale not in {"sum", "mean"}:
-            raise ArgumentError(f'scale is "sum" or "mean", got {scale!r}')
-        plans = prior.latent_plan.detach().to("cpu", torch.float64).numpy()
-        distance = np.square(plans - self._mean_plan()).sum(axis=-1)
-        if scale == "mean":
-            distance /= plans.shape[-1]
-        score = surprise_weight * distance + reward_weight * np.abs(np.asarray(reward, np.float64))
-        return float(score) if np.ndim(score) == 0 else score
+        plans = prior.latent_plan.detach()
+        rewards = np.broadcast_to(np.asarray(reward, np.float64), plans.shape[:-1]).reshape(-1)
+        rows = plans.reshape(-1, plans.shape[-1])
+        scores = self._surprise(rows, rewards, surprise_weight, reward_weight)
+        return float(scores[0]) if plans.ndim == 1 else scores
 
     def get_ema_plan(self) -> Any:
         """Return the mean plan; zeros before the first plan."""
@@ -223,7 +355,13 @@ class LatentPlanningOptimizer:
             dimension, in nats), ``ratio``, ``current_plan`` and ``previous_plan``.
         """
         if advantages is None:
-            advantages = self._returns(rewards, dones)
+            if rewards is None:
+                raise ArgumentError(
+                    "compute_planning_loss needs advantages, or rewards to make them"
+                )
+            gamma = self.config.discount_gamma
+            gains = compute_discounted_sums(np.asarray(rewards, np.float64), dones, gamma)
+            advantages = gains - gains.mean()
         advantages = torch.as_tensor(advantages, dtype=torch.float32, device=self.device)
         actions = torch.as_tensor(actions, dtype=torch.int64, device=self.device)
         current, plans = self.replan(current_state_window, current_mask, noise)
@@ -258,13 +396,9 @@ class LatentPlanningOptimizer:
         loss_dict["total_loss"].backward()
         norm = step(self._optimizer, self.parameters(), self.config.max_grad_norm)
         self.after_step(loss_dict["kl_divergence"])
-        self._metrics = {
-            **{
-                name: float(loss_dict[name].detach())
-                for name in ("total_loss", "policy_loss", "kl_loss", "kl_divergence")
-            },
-            "grad_norm": norm,
-        }
+        names = ("total_loss", "policy_loss", "kl_loss", "kl_divergence")
+        self._metrics = {name: float(loss_dict[name].detach()) for name in names}
+        self._metrics["grad_norm"] = norm
         return dict(self._metrics)
 
     def after_step(self, plain: Any) -> None:
@@ -283,12 +417,14 @@ class LatentPlanningOptimizer:
             "plans_made": float(self._plans_made),
         }
 
+    @property
+    def _modules(self) -> dict[str, Any]:
+        return {"encoder": self.encoder, "policy": self.policy, "divergence": self.divergence}
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state, with which :meth:`load_state_dict` continues bit for bit."""
         return {
-            "encoder": self.encoder.state_dict(),
-            "policy": self.policy.state_dict(),
-            "divergence": self.divergence.state_dict(),
+            **{name: module.state_dict() for name, module in self._modules.items()},
             "optimizer": self._optimizer.state_dict(),
             "generator": self.generator.get_state(),
             "plans_made": self._plans_made,
@@ -302,8 +438,8 @@ class LatentPlanningOptimizer:
             CheckpointError: If a network has other names, shapes or dtypes. Nothing was changed.
         """
         self.check_fit(state)
-        for name in ("encoder", "policy", "divergence"):
-            getattr(self, name).load_state_dict(state[name])
+        for name, module in self._modules.items():
+            module.load_state_dict(state[name])
         self._optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"])
         self._plans_made = state["plans_made"]
@@ -311,8 +447,7 @@ class LatentPlanningOptimizer:
 
     def check_fit(self, state: dict[str, Any]) -> None:
         """Raise a ``CheckpointError`` unless the networks of ``state`` are like these."""
-        parts = {"encoder": self.encoder, "policy": self.policy, "divergence": self.divergence}
-        checkpoint.check_fit(parts, state)
+        checkpoint.check_fit(self._modules, state)
         checkpoint.check_optimizer(self._optimizer, state["optimizer"])
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
@@ -330,22 +465,11 @@ class LatentPlanningOptimizer:
         with checkpoint.all_or_nothing(self.load_state_dict, self.state_dict(), kind=_KIND):
             self.load_state_dict(state)
 
-    def _score_and_follow(self, plans: Any) -> Any:
-        """Return squared distances from the mean plan, then move it by the plans, row by row."""
-        rows = plans.detach().to("cpu", torch.float64).numpy()
-        scores = np.square(rows - self._mean_plan()).sum(axis=-1)
-        self.tracker.update(rows)
-        return scores
+    def _surprise(self, plans: Any, rewards: Any, weight: float, reward_weight: float) -> Any:
+        rows = plans.cpu().float().numpy()
+        return plan_surprise_batch(rows, self._mean_plan(), rewards, weight, reward_weight)
 
     def _mean_plan(self) -> Any:
         if not self.tracker.initialized:
             return np.zeros(self.config.embedding_dim)
-        return np.asarray(self.tracker.get_ema(), np.float64)
-
-    def _returns(self, rewards: Any, dones: Any) -> Any:
-        if rewards is None:
-            raise ArgumentError("compute_planning_loss needs advantages, or rewards to make them")
-        gains = compute_discounted_sums(
-            np.asarray(rewards, np.float64), dones, self.config.discount_gamma
-        )
-        return gains - gains.mean()
+        return self.tracker.get_ema()

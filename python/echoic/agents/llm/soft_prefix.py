@@ -1,0 +1,294 @@
+"""Plans of a language model: a soft prefix before each turn, which learns with the policy.
+
+:class:`TrajectoryEncoder` makes a plan of the latest observations of a conversation, also of those
+that its tokens lack, and a linear layer makes ``prefix`` input embeddings of the plan. They stand
+before the answer as virtual tokens: ids from the vocabulary's size up, in the order in which an
+item has them. An engine gets their embeddings with the request. What precedes them keeps its keys
+and values; what follows them is shared only by what has equal embeddings there.
+
+A learner gets the observations and the noise of each plan with the item, and makes the same
+embeddings of them, with gradients: ratios of fresh answers are 1, and the policy's loss reaches the
+encoder. The cost of the plans' changes (:class:`PlanDivergence`) is added to the gradient, once for
+each plan and epoch.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from echoic.agents.environments.base import TextEncoder
+from echoic.agents.llm.batch import offsets_of
+from echoic.agents.plans import PlanDivergence, PlanWindows, TrajectoryEncoder, windows_of
+from echoic.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from echoic.agents.llm.batch import TokenBatch
+    from echoic.agents.plans import PlanningConfig
+
+    Array = np.ndarray[Any, Any]
+
+__all__ = ["PlanPrefix", "TurnPlans"]
+
+
+class PlanPrefix(nn.Module):
+    """Makes input embeddings of a language model from the latest observations.
+
+    Args:
+        model: The language model: its input embeddings give width and size of the vocabulary.
+        config: Settings of encoder and divergence. ``learning_rate`` is that of this module.
+        state_dim: Numbers of an observation's encoding.
+        prefix: Embeddings of a plan.
+        seed: Seed of the first parameters.
+
+    >>> from echoic.agents.llm import TinyConfig, TinyTransformer
+    >>> from echoic.agents.plans import PlanningConfig
+    >>> model = TinyTransformer(TinyConfig(vocab_size=8, dim=16, hidden=16), device="cpu")
+    >>> sizes = PlanningConfig(embedding_dim=8, num_layers=1, num_heads=2)
+    >>> plans = PlanPrefix(model, sizes, state_dim=32, prefix=2).begin(seed=0)
+    >>> plans.plan("a door to the north"), plans.plan("a locked chest")
+    ([8, 9], [10, 11])
+    >>> plans.embeddings[11].shape, plans.rows().shape
+    (torch.Size([16]), (2, 40))
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        config: PlanningConfig,
+        *,
+        state_dim: int = 512,
+        prefix: int = 4,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if prefix < 1:
+            raise ArgumentError(f"prefix must be at least 1, not {prefix}")
+        weight = _embedding(model).weight
+        self.config = config
+        self.prefix = prefix
+        self.state_dim = state_dim
+        self.vocab_size, self.width = weight.shape
+        self.text = TextEncoder(state_dim)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.encoder = TrajectoryEncoder(state_dim, config, "cpu")
+            self.project = nn.Linear(config.embedding_dim, prefix * self.width)
+        self.divergence = PlanDivergence(config)
+        # Embeddings of a plan are about as long as those of tokens.
+        scale = float(weight.detach().float().std())
+        nn.init.normal_(self.project.weight, std=scale, generator=_generator(seed))
+        nn.init.normal_(self.project.bias, std=scale, generator=_generator(seed + 1))
+        self.to(weight.device)
+        # Sum of the divergence over the plans of an epoch.
+        self._plain = 0.0
+
+    def forward(self, plans: Tensor) -> Tensor:
+        """Return the embeddings of plans, ``(..., prefix, width)``."""
+        return self.project(plans).view(*plans.shape[:-1], self.prefix, self.width)
+
+    def begin(self, seed: int, *, greedy: bool = False) -> TurnPlans:
+        """Return the plans of a new conversation; ``greedy`` ones have no noise."""
+        return TurnPlans(self, seed, greedy=greedy)
+
+    @contextmanager
+    def bound(self, batch: TokenBatch, *models: Any) -> Iterator[TokenBatch]:
+        """Let models read the virtual tokens of a batch within the block.
+
+        Args:
+            batch: Items whose ``plans`` are :meth:`TurnPlans.rows`.
+            models: The policy and others that read the batch. Gradients reach this module.
+
+        Yields:
+            The batch, in which each plan has ids of its own.
+
+        Raises:
+            ArgumentError: If an item has virtual tokens without a plan, or rows of another size.
+        """
+        found, bound = self._read(batch)
+        waiting: list[Tensor] = []
+
+        def known(_module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            waiting.append(inputs[0])
+            return (inputs[0].clamp(max=self.vocab_size - 1), *inputs[1:])
+
+        def insert(_module: Any, _inputs: Any, output: Tensor) -> Tensor:
+            return self._insert(waiting.pop(), output, bound)
+
+        layers = {id(layer): layer for layer in map(_embedding, models)}.values()
+        hooks = [layer.register_forward_pre_hook(known) for layer in layers]
+        hooks += [layer.register_forward_hook(insert) for layer in layers]
+        self._plain = 0.0
+        try:
+            yield found
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    @torch.no_grad()
+    def means(self, batch: TokenBatch) -> Array:
+        """Return the mean of each item's plans, ``(items, embedding_dim)``; zeros without one."""
+        _, bound = self._read(batch)
+        counts = np.array([0 if one is None else len(one) for one in batch.plans or ()], np.int64)
+        found = np.zeros((len(batch), self.config.embedding_dim), np.float32)
+        if counts.any():
+            plans = self.encoder.posterior(bound.windows, bound.masks).at(bound.noise)
+            np.add.at(found, np.repeat(np.arange(len(counts)), counts), plans.cpu().numpy())
+            found /= np.maximum(counts, 1)[:, None]
+        return found
+
+    def after_step(self) -> float:
+        """Keep the encoder's bound after an epoch; return its divergence per dimension, in nats."""
+        plain, self._plain = self._plain, 0.0
+        self.encoder.project()
+        self.divergence.advance(plain)
+        return plain
+
+    def _read(self, batch: TokenBatch) -> tuple[TokenBatch, _Bound]:
+        device, dim, items = self.project.weight.device, self.state_dim, len(batch)
+        numbers = dim + self.config.embedding_dim
+        given = batch.plans or (None,) * items
+        rows = [np.zeros((0, numbers), np.float32) if one is None else one for one in given]
+        for item, one in enumerate(rows):
+            if one.ndim != 2 or one.shape[1] != numbers or not np.isfinite(one).all():
+                raise ArgumentError(
+                    f"plans of item {item}: expected rows of {numbers} finite numbers, got an "
+                    f"array of shape {one.shape}"
+                )
+        counts = np.array([len(one) for one in rows], np.int64)
+        first = offsets_of(counts)
+        tokens = batch.tokens.copy()
+        virtual = tokens >= self.vocab_size
+        owners = batch.items[virtual]
+        if (tokens[virtual] >= self.vocab_size + counts[owners] * self.prefix).any():
+            raise ArgumentError("expected a plan for each virtual token of an item, got fewer")
+        tokens[virtual] += first[owners] * self.prefix
+        # Items side by side, turn by turn, as they were acted on.
+        table = np.zeros((max(1, int(counts.max(initial=0))), items, numbers), np.float32)
+        for item, one in enumerate(rows):
+            table[: len(one), item] = one
+        states = torch.from_numpy(table[..., :dim]).to(device)
+        starts = torch.zeros(states.shape[:2], dtype=torch.bool)
+        windows, masks = windows_of(states, starts, self.config.state_window_size)
+        turn = np.arange(len(table))[None, :].repeat(items, 0)
+        kept = torch.from_numpy(turn < counts[:, None]).to(device)
+        noise = torch.from_numpy(table[..., dim:]).to(device).transpose(0, 1)[kept]
+        follows = torch.from_numpy(turn > 0).to(device)[kept]
+        bound = _Bound(windows.transpose(0, 1)[kept], masks.transpose(0, 1)[kept], noise, follows)
+        return replace(batch, tokens=tokens), bound
+
+    def _insert(self, ids: Tensor, output: Tensor, bound: _Bound) -> Tensor:
+        virtual = ids >= self.vocab_size
+        if not bool(virtual.any()):
+            return output
+        place = ids[virtual] - self.vocab_size
+        plan, back = torch.unique(place // self.prefix, return_inverse=True)
+        posterior = self.encoder.posterior(bound.windows[plan], bound.masks[plan])
+        vectors = self(posterior.at(bound.noise[plan]))[back, place % self.prefix]
+        if torch.is_grad_enabled():
+            pairs = bound.follows[plan]
+            with torch.no_grad():
+                before = (plan - 1).clamp(min=0)
+                previous = self.encoder.posterior(bound.windows[before], bound.masks[before])
+            cost, plain = self.divergence(posterior, previous, pairs)
+            share = pairs.sum() / bound.follows.sum().clamp(min=1)
+            if bool(pairs.any()):
+                self._plain += float(plain * share)
+            vectors = _WithCost.apply(vectors, self.divergence.weight * share * cost)
+        return output.index_put((virtual,), vectors.to(output.dtype))
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """What the plans of a batch are made of; ``follows``: where the plan before is of one item."""
+
+    windows: Tensor
+    masks: Tensor
+    noise: Tensor
+    follows: Tensor
+
+
+class _WithCost(torch.autograd.Function):
+    """Returns ``vectors``; in the backward pass ``cost`` is added to the loss."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor, cost: Tensor) -> Tensor:
+        ctx.cost = cost.shape, cost.dtype
+        return vectors.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        shape, dtype = ctx.cost
+        return gradient, torch.ones(shape, dtype=dtype, device=gradient.device)
+
+
+class TurnPlans:
+    """The plans of one conversation; see :class:`PlanPrefix`."""
+
+    def __init__(self, prefix: PlanPrefix, seed: int, *, greedy: bool) -> None:
+        self._prefix = prefix
+        self._greedy = greedy
+        self._generator = torch.Generator().manual_seed(seed)
+        size, device = prefix.config.state_window_size, prefix.project.weight.device
+        self._windows = PlanWindows(1, prefix.state_dim, size, device=device)
+        self._rows: list[Array] = []
+        #: The embedding of each virtual token.
+        self.embeddings: dict[int, Any] = {}
+
+    @property
+    def size(self) -> int:
+        """Virtual tokens of a plan."""
+        return self._prefix.prefix
+
+    @torch.no_grad()
+    def plan(self, observation: str | Array) -> list[int]:
+        """Make a plan after a text or a vector was observed; return its virtual tokens."""
+        prefix = self._prefix
+        vector = prefix.text(observation) if isinstance(observation, str) else observation
+        vector = np.asarray(vector, np.float32)
+        if vector.shape != (prefix.state_dim,) or not np.isfinite(vector).all():
+            raise ArgumentError(
+                f"expected an observation of {prefix.state_dim} finite numbers, got shape "
+                f"{vector.shape}"
+            )
+        starts = torch.tensor([not self._rows])
+        posterior = prefix.encoder.posterior(*self._windows.push(vector[None], starts))
+        noise = torch.zeros(posterior.mean.shape)
+        if not self._greedy:
+            noise.normal_(generator=self._generator)
+        self._rows.append(np.concatenate([vector, noise[0].numpy()]))
+        vectors = prefix(posterior.at(noise.to(posterior.mean.device)))[0]
+        first = prefix.vocab_size + len(self.embeddings)
+        ids = list(range(first, first + prefix.prefix))
+        self.embeddings.update(zip(ids, vectors, strict=True))
+        return ids
+
+    def rows(self) -> Array:
+        """Return observation and noise of each plan, ``(plans, state_dim + embedding_dim)``."""
+        return np.stack(self._rows) if self._rows else np.zeros((0, 0), np.float32)
+
+
+def _embedding(model: Any) -> Any:
+    """Return the layer of a model's input embeddings."""
+    find = getattr(model, "get_input_embeddings", None)
+    found = (
+        find()
+        if find
+        else next((one for one in model.modules() if isinstance(one, nn.Embedding)), None)
+    )
+    if found is None:
+        raise ArgumentError("a soft prefix needs a model with a layer of input embeddings")
+    return found
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)

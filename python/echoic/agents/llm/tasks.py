@@ -1,0 +1,711 @@
+"""Tasks that a language model learns: prompts, and what to do with one.
+
+A task's prompts have numbers. The same number is the same prompt on every machine, and no prompt of
+:meth:`Task.held_out` is one of :meth:`Task.prompt`. One of five generated problems is held out, by
+a hash of its numbers, and one of five episodes of an environment, by a hash of its first
+observation: at every seed the same ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+import re
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from echoic.agents import _checks
+from echoic.agents.baselines.prompted import bare, clip, matching, parse, show_commands
+from echoic.agents.environments.base import environment_names, make_environment, provenance_of
+from echoic.agents.environments.puzzles import parse_expression
+from echoic.agents.episodes import EnvironmentThread
+from echoic.errors import ArgumentError, CollectorError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from echoic.agents.llm.conversation import Answer, Conversation
+
+__all__ = [
+    "EnvironmentTask",
+    "GeneratedTask",
+    "Outcome",
+    "PromptTask",
+    "Task",
+    "Tools",
+    "make_task",
+    "register_task",
+    "task_names",
+]
+
+# One of these many is held out.
+_PARTS = 5
+
+
+def is_held_out(text: str) -> bool:
+    return crc32(text.encode("utf-8", "surrogatepass")) % _PARTS == 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a conversation went.
+
+    Attributes:
+        reward: Sum of the rewards of its turns.
+        success: Whether the task was done.
+        details: Numbers to report, such as turns and invalid answers.
+    """
+
+    reward: float
+    success: bool
+    details: Mapping[str, float] = field(default_factory=dict)
+
+
+class Task(ABC):
+    """Prompts, and how a conversation about one goes."""
+
+    #: Its name in reports, with where its data comes from.
+    name: str = "task"
+
+    @abstractmethod
+    def prompt(self, index: int) -> Any:
+        """Return a prompt of training; indices have no end."""
+
+    @abstractmethod
+    def held_out(self, index: int) -> Any:
+        """Return a prompt that is never one of training; indices have no end.
+
+        Raises:
+            ArgumentError: If the task has none.
+        """
+
+    @abstractmethod
+    async def run(self, prompt: Any, talk: Conversation) -> Outcome:
+        """Hold a conversation about a prompt, and add rewards to its turns.
+
+        Raises:
+            CollectorError: If the engine or the task failed; the conversation is not learned from.
+        """
+
+    def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Release what the task holds."""
+
+
+# Calls in an answer: of Qwen and Hermes, and of Mistral. Llama's answer is the call itself.
+_TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
+_LISTED = re.compile(r"\[TOOL_CALLS\]\s*(\[.*\])", re.DOTALL)
+_LONGEST_RESULT = 4000
+_MOST_CALLS = 64
+
+
+class Tools:
+    """Python functions that a model may call in its answers.
+
+    A call that is wrong, fails or takes too long gives the model a text that says so.
+
+    Args:
+        functions: With annotations and a docstring in Google's style: the model sees their schemas.
+        timeout: Seconds of a call. A function that takes longer goes on in its thread.
+        max_turns: Most answers with calls before the last answer.
+
+    Raises:
+        ArgumentError: If a function has no annotations or docstring for a schema.
+    """
+
+    def __init__(
+        self,
+        functions: Sequence[Callable[..., Any]],
+        *,
+        timeout: float = 10.0,
+        max_turns: int = 4,
+    ) -> None:
+        from transformers.utils import get_json_schema
+
+        self.timeout, self.max_turns = timeout, max_turns
+        _checks.number(self, "timeout", above=0)
+        _checks.whole(self, "max_turns")
+        self._functions = {function.__name__: function for function in functions}
+        self._room = threading.Semaphore(_MOST_CALLS)
+        try:
+            #: What the template gets.
+            self.schemas = [get_json_schema(function) for function in functions]
+        except Exception as error:  # the library's own errors
+            raise ArgumentError(f"a tool needs a schema: {error}") from error
+
+    async def answer(self, talk: Conversation, counts: Counter[str]) -> Answer:
+        """Draw an answer, after as many turns with calls as the model wants, and count calls."""
+        for _ in range(self.max_turns):
+            answer = await talk.answer()
+            calls = read_calls(answer.text, talk.tokenizer.decode(answer.tokens))
+            if not calls:
+                return answer
+            for call in calls:
+                result, ok = await self._call(call)
+                counts["calls"] += 1
+                counts["failed_calls"] += not ok
+                talk.say("tool", clip(result, _LONGEST_RESULT))
+            if talk.full:
+                return answer
+        return await talk.answer()
+
+    async def _call(self, call: Any) -> tuple[str, bool]:
+        """Return the result of a call as a text, and whether it is one."""
+        if isinstance(call, str):
+            return f"Error: {call}", False
+        name, arguments = call
+        function = self._functions.get(name)
+        if function is None:
+            return f"Error: there is no function {name!r}; there are {list(self._functions)}", False
+        try:
+            inspect.signature(function).bind(**arguments)
+        except TypeError as error:
+            return f"Error: {name}: {error}", False
+        if not self._room.acquire(blocking=False):
+            return f"Error: {_MOST_CALLS} calls are running already", False
+
+        def work() -> Any:
+            try:
+                return function(**arguments)
+            finally:
+                self._room.release()
+
+        thread = EnvironmentThread()
+        try:
+            result = await asyncio.wait_for(thread.call(work), self.timeout)
+        except asyncio.TimeoutError:
+            return f"Error: {name} took longer than {self.timeout:g} s", False
+        except Exception as error:  # the function's own
+            return f"Error: {type(error).__name__}: {error}", False
+        finally:
+            thread.close()
+        return str(result), True
+
+
+def read_calls(text: str, raw: str = "") -> list[tuple[str, dict[str, Any]] | str]:
+    """Read the calls in an answer; one that can't be read is a text that says why.
+
+    >>> read_calls('<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>')
+    [('add', {'a': 1})]
+
+    Args:
+        text: The answer.
+        raw: The same with control tokens, in which some models write calls.
+    """
+    found = _TAGGED.findall(text) or _TAGGED.findall(raw) or _LISTED.findall(raw)
+    if not found and text.lstrip().startswith("{") and '"name"' in text:
+        found = [text]
+    calls: list[tuple[str, dict[str, Any]] | str] = []
+    for said in found:
+        try:
+            read = json.loads(said)
+        except (ValueError, RecursionError) as error:
+            calls.append(f"a call must be JSON: {error}")
+            continue
+        for one in read if isinstance(read, list) else [read]:
+            name = one.get("name") if isinstance(one, dict) else None
+            arguments = one.get("arguments", one.get("parameters", {})) if name else None
+            if isinstance(name, str) and isinstance(arguments, dict):
+                calls.append((name, arguments))
+            else:
+                calls.append('a call must be {"name": "...", "arguments": {...}}')
+    return calls
+
+
+class PromptTask(Task):
+    """One answer to a prompt, scored by a function.
+
+    Args:
+        prompts: Of training: texts, chats (lists of ``{"role": ..., "content": ...}``), or lists of
+            token ids.
+        reward: Returns the reward of an :class:`Answer`, or an :class:`Outcome`; may be async. A
+            reward of 1 and more is a success.
+        held_out: Prompts of evaluation.
+        tools: Functions that the model may call before its answer, or :class:`Tools`.
+        name: Its name in reports.
+    """
+
+    def __init__(
+        self,
+        prompts: Sequence[Any],
+        reward: Callable[[Answer], float | Outcome | Awaitable[float | Outcome]],
+        *,
+        held_out: Sequence[Any] = (),
+        tools: Sequence[Callable[..., Any]] | Tools = (),
+        name: str = "prompts",
+    ) -> None:
+        self.name = name
+        self._tools = _tools(tools)
+        self._prompts, self._held_out = list(prompts), list(held_out)
+        self._reward = reward
+        if not self._prompts:
+            raise ArgumentError("expected at least one prompt, got none")
+        for place, prompt in enumerate((*self._prompts, *self._held_out)):
+            if not prompt:
+                raise ArgumentError(f"expected at least one token, got none in prompt {place}")
+        if both := [one for one in self._held_out if one in self._prompts]:
+            raise ArgumentError(f"a held-out prompt is one of training: {both[0]!r}")
+
+    def prompt(self, index: int) -> Any:
+        """Return a prompt; after the last one they begin again."""
+        return self._prompts[index % len(self._prompts)]
+
+    def held_out(self, index: int) -> Any:
+        """Return a held-out prompt; after the last one they begin again."""
+        if not self._held_out:
+            raise ArgumentError(f"the task {self.name!r} has no held-out prompts")
+        return self._held_out[index % len(self._held_out)]
+
+    async def run(self, prompt: Any, talk: Conversation) -> Outcome:
+        """Ask for an answer and score it."""
+        counts: Counter[str] = Counter()
+        if self._tools is not None:
+            talk.offer(self._tools.schemas)
+        begin(talk, prompt)
+        answer = await _answer(talk, self._tools, counts)
+        found = self._reward(answer._replace(prompt=prompt))
+        if inspect.isawaitable(found):
+            found = await found
+        if not isinstance(found, Outcome):
+            found = Outcome(float(found), float(found) >= 1)
+        talk.reward(found.reward)
+        return Outcome(found.reward, found.success, {**counts, **found.details})
+
+
+def _tools(tools: Sequence[Callable[..., Any]] | Tools) -> Tools | None:
+    if isinstance(tools, Tools):
+        return tools
+    return Tools(tools) if tools else None
+
+
+async def _answer(talk: Conversation, tools: Tools | None, counts: Counter[str]) -> Answer:
+    return await talk.answer() if tools is None else await tools.answer(talk, counts)
+
+
+def begin(talk: Conversation, prompt: Any) -> None:
+    """Put a prompt into a conversation: a text as it is, a chat by the template, or ids."""
+    if isinstance(prompt, Problem):
+        prompt = prompt.chat
+    if isinstance(prompt, str):
+        if talk.tokenizer is None:
+            raise ArgumentError(f"a prompt of text needs a tokenizer: {prompt!r}")
+        talk.extend(talk.tokenizer.encode(prompt))
+    elif all(isinstance(one, int) for one in prompt):
+        talk.extend(prompt)
+    else:
+        for message in prompt:
+            fields = {name: one for name, one in message.items() if name not in ("role", "content")}
+            talk.say(message["role"], message["content"], **fields)
+
+
+class Problem(NamedTuple):
+    """A generated problem: its chat, what an answer is compared with, and its identity."""
+
+    chat: list[dict[str, str]]
+    facts: Any
+    key: str
+
+
+class GeneratedTask(PromptTask):
+    """Problems that a function draws. A subclass defines :meth:`draw` and :meth:`score`.
+
+    Args:
+        seed: Seed of the order of problems.
+        tools: As for :class:`PromptTask`.
+    """
+
+    def __init__(self, *, seed: int = 0, tools: Sequence[Callable[..., Any]] | Tools = ()) -> None:
+        self.seed = seed
+        _checks.whole(self, "seed", least=0)
+        self._tools = _tools(tools)
+        self._reward = lambda answer: self.score(answer.prompt, answer.text)
+
+    @abstractmethod
+    def draw(self, random: np.random.Generator) -> Problem:
+        """Draw a problem."""
+
+    @abstractmethod
+    def score(self, problem: Problem, text: str) -> Outcome:
+        """Score an answer."""
+
+    def prompt(self, index: int) -> Problem:
+        """Return a problem of training."""
+        return self._find(index, held_out=False)
+
+    def held_out(self, index: int) -> Problem:
+        """Return a problem that is never one of training."""
+        return self._find(index, held_out=True)
+
+    def _find(self, index: int, *, held_out: bool) -> Problem:
+        random = np.random.default_rng([self.seed, held_out, index])
+        while is_held_out((problem := self.draw(random)).key) != held_out:
+            pass
+        return problem
+
+
+_NAMES = (
+    "Ada", "Ben", "Carl", "Dina", "Emma", "Finn", "Gina", "Hugo", "Ida", "Jack", "Kim", "Leo",
+    "Maya", "Nina", "Omar", "Paul",
+)  # fmt: skip
+_THINGS = (
+    "apples", "balls", "books", "cards", "coins", "cookies", "eggs", "flowers", "keys", "pencils",
+    "shells", "stamps", "stones", "toys",
+)  # fmt: skip
+# Sentences for a change of the number of things, and its result.
+_EVENTS = {
+    "+": ("{name} buys {n} more.", "{name} finds {n} more.", "A friend gives {name} {n} more."),
+    "-": ("{name} loses {n}.", "{name} gives {n} to a friend.", "{name} sells {n}."),
+    "*": ("Then the number of {things} is multiplied by {n}.",),
+    "/": ("{name} puts them into {n} equal boxes and keeps one of these.",),
+}
+_RESULTS: dict[str, Callable[[Any, int], Fraction]] = {
+    "+": lambda a, b: Fraction(a + b),
+    "-": lambda a, b: Fraction(a - b),
+    "*": lambda a, b: Fraction(a * b),
+    "/": Fraction,
+}
+# Of each level from 2: how many events, of which kinds, and the largest number on the way.
+_LEVELS = ((1, "+-", 20), (2, "+-*", 50), (3, "+-*/", 100), (5, "+-*/", 200))
+_NUMBER = re.compile(r"-?[0-9][0-9,]*")
+_NUMBER_AT_END = re.compile(r"[0-9][.]?\s*$")
+
+
+class WordProblems(GeneratedTask):
+    """``gsm8k-like``: stories about a number of things that changes; the question is the last one.
+
+    Level 1 asks for sums of two digits without a story, for models that can do little more. The
+    last number is the answer. A right one at the end is worth 1, a right one before other words
+    0.5, and a wrong one at the end 0.1.
+
+    Args:
+        level: From 1 to 5: 2 has one operation up to 20, 5 has five up to 200.
+        seed: Seed of the order of problems.
+        tools: As for :class:`PromptTask`.
+    """
+
+    name = "gsm8k-like"
+
+    def __init__(
+        self,
+        level: int = 1,
+        *,
+        seed: int = 0,
+        tools: Sequence[Callable[..., Any]] | Tools = (),
+    ) -> None:
+        super().__init__(seed=seed, tools=tools)
+        self.level = level
+        _checks.whole(self, "level", most=len(_LEVELS) + 1)
+
+    def draw(self, random: np.random.Generator) -> Problem:
+        """Draw a problem."""
+        system = {"role": "system", "content": "End with the number."}
+        if self.level == 1:
+            a, b = (int(one) for one in random.integers(1, 10, 2))
+            asked = {"role": "user", "content": f"What is {a} + {b}?"}
+            return Problem([system, asked], a + b, f"{a} + {b}")
+        count, signs, most = _LEVELS[self.level - 2]
+        name, things = str(random.choice(_NAMES)), str(random.choice(_THINGS))
+        amount = int(random.integers(2, most))
+        told, key = [f"{name} has {amount} {things}."], str(amount)
+        for _ in range(count):
+            choices: dict[str, Sequence[int]] = {
+                "+": range(1, most - amount + 1),
+                "-": range(1, amount),
+                "*": range(2, min(5, most // amount) + 1),
+                "/": [n for n in range(2, 6) if amount % n == 0],
+            }
+            sign = str(random.choice([one for one in signs if choices[one]]))
+            n = choices[sign][int(random.integers(len(choices[sign])))]
+            amount = int(_RESULTS[sign](amount, n))
+            told.append(str(random.choice(_EVENTS[sign])).format(name=name, things=things, n=n))
+            key += f" {sign} {n}"
+        told.append(f"How many {things} does {name} have now?")
+        return Problem([system, {"role": "user", "content": " ".join(told)}], amount, key)
+
+    def score(self, problem: Problem, text: str) -> Outcome:
+        """Compare the last number."""
+        numbers = _NUMBER.findall(text)
+        right = bool(numbers) and numbers[-1].replace(",", "") == str(problem.facts)
+        at_end = bool(_NUMBER_AT_END.search(text))
+        return Outcome((1.0 if at_end else 0.5) if right else 0.1 * at_end, right)
+
+
+class Countdown(GeneratedTask):
+    """``countdown``: make a number of others with ``+ - * /``, using each exactly once.
+
+    A right expression is worth 1, another one of the given numbers 0.2, and any other one 0.1.
+
+    Args:
+        numbers: How many are given, from 2 to 6.
+        largest: The largest of them.
+        seed: Seed of the order of problems.
+        tools: As for :class:`PromptTask`.
+    """
+
+    name = "countdown"
+
+    def __init__(
+        self,
+        numbers: int = 3,
+        largest: int = 20,
+        *,
+        seed: int = 0,
+        tools: Sequence[Callable[..., Any]] | Tools = (),
+    ) -> None:
+        super().__init__(seed=seed, tools=tools)
+        self.numbers, self.largest = numbers, largest
+        _checks.whole(self, "numbers", least=2, most=6)
+        _checks.whole(self, "largest", least=10, most=1000)
+
+    def draw(self, random: np.random.Generator) -> Problem:
+        """Draw numbers, and a target that they make."""
+        while True:
+            given = [int(one) for one in random.integers(1, self.largest + 1, self.numbers)]
+            value = Fraction(given[0])
+            for n in given[1:]:
+                value = _RESULTS[str(random.choice(list("+-*/")))](value, n)
+            if value.denominator == 1 and 1 <= value <= 10 * self.largest and value not in given:
+                break
+        given.sort()
+        asked = f"Make {value} of {', '.join(map(str, given))}."
+        how = "Use each number exactly once, with + - * / and parentheses. Answer with one line."
+        chat = [{"role": "system", "content": how}, {"role": "user", "content": asked}]
+        return Problem(chat, (given, int(value)), asked)
+
+    def score(self, problem: Problem, text: str) -> Outcome:
+        """Evaluate the last line of an answer."""
+        given, target = problem.facts
+        lines = [line for line in text.splitlines() if line.strip()]
+        said = bare(lines[-1][:200]).rpartition(":")[2].partition("=")[0] if lines else ""
+        found = parse_expression(said)
+        # A number alone is no attempt.
+        if found is None or len(found.numbers) < 2:
+            return Outcome(0.0, False)
+        if sorted(found.numbers) != given:
+            return Outcome(0.1, False)
+        right = found.value == target
+        return Outcome(1.0 if right else 0.2, right)
+
+
+class Episode(NamedTuple):
+    """An episode of an environment: its number, and whether it is held out."""
+
+    number: int
+    held_out: bool
+
+
+class _World:
+    """An environment and the thread that calls it."""
+
+    def __init__(self, environment: Any) -> None:
+        self.environment = environment
+        self.thread = EnvironmentThread()
+
+    def close(self) -> threading.Thread:
+        """Close the environment, which may block or be in a step, in a thread."""
+        self.thread.close()
+        closing = threading.Thread(target=self.environment.close, daemon=True)
+        closing.start()
+        return closing
+
+
+# First observations that are looked at for an episode.
+_MOST_RESETS = 32
+_MOST_SEEDS = 10_000
+
+
+class EnvironmentTask(Task):
+    """Episodes of an environment: each turn, the model sees an observation and says a command.
+
+    The instructions are the system message. A command that is listed counts also within more words.
+    Another answer goes to the environment as it is, which says that nothing happens, and is counted
+    as ``invalid``. An environment whose episodes all begin alike has held-out seeds only.
+
+    Args:
+        environment: A name, or a function that makes one.
+        max_turns: Most turns of an episode.
+        tools: As for :class:`PromptTask`: functions to call before a command.
+        timeout: Seconds of a call of the environment.
+        parallel: Most episodes at a time; further ones wait.
+        seed: Seed of the episodes' seeds.
+        settings: Those of the named environment.
+
+    Raises:
+        ArgumentError: If the name or a setting is unknown.
+    """
+
+    def __init__(
+        self,
+        environment: str | Callable[..., Any],
+        *,
+        max_turns: int = 16,
+        tools: Sequence[Callable[..., Any]] | Tools = (),
+        timeout: float = 60.0,
+        parallel: int = 64,
+        seed: int = 0,
+        **settings: Any,
+    ) -> None:
+        self.max_turns, self.timeout, self.parallel, self.seed = max_turns, timeout, parallel, seed
+        _checks.whole(self, "max_turns", "parallel")
+        _checks.whole(self, "seed", least=0)
+        _checks.number(self, "timeout", above=0)
+        self._make: Callable[[], Any]
+        if isinstance(environment, str):
+            self._make = functools.partial(make_environment, environment, **settings)
+            self.name = provenance_of(environment, settings)
+        else:
+            self._make = functools.partial(environment, **settings)
+            self.name = getattr(environment, "__name__", "environment")
+        self._tools = _tools(tools)
+        # The first one is made here, so that wrong settings fail here.
+        self._free = [_World(self._make())]
+        self._seeds: dict[Episode, int] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._room = asyncio.Semaphore(parallel)
+
+    def prompt(self, index: int) -> Episode:
+        """Return an episode of training."""
+        return Episode(index, False)
+
+    def held_out(self, index: int) -> Episode:
+        """Return an episode whose first observation is in none of training."""
+        return Episode(index, True)
+
+    async def run(self, prompt: Any, talk: Conversation) -> Outcome:
+        """Play an episode."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._room = loop, asyncio.Semaphore(self.parallel)
+        async with self._room:
+            world = self._free.pop() if self._free else _World(await asyncio.to_thread(self._make))
+            try:
+                outcome = await self._play(Episode(*prompt), talk, world)
+            except BaseException:
+                # It may be in the middle of a step.
+                world.close()
+                raise
+            self._free.append(world)
+            return outcome
+
+    def close(self) -> None:
+        """Close the environments that play no episode; waits for each up to 5 s."""
+        closing = [self._free.pop().close() for _ in range(len(self._free))]
+        for thread in closing:
+            thread.join(5.0)
+
+    async def _play(self, prompt: Episode, talk: Conversation, world: _World) -> Outcome:
+        observation, info = await self._reset(prompt, world)
+        counts: Counter[str] = Counter(turns=0, invalid=0)
+        if self._tools is not None:
+            talk.offer(self._tools.schemas)
+        how = "\nAnswer with one of the commands." if info["commands"] else ""
+        talk.say("system", f"{world.environment.instructions}{how}".strip())
+        total, over = 0.0, False
+        while not over and counts["turns"] < self.max_turns:
+            text = observation["text"]
+            commands = show_commands(info["commands"]) if info["commands"] else ""
+            talk.say("user", f"{text}\n\n{commands}".strip())
+            if counts["turns"] and talk.full:
+                break
+            answer = await _answer(talk, self._tools, counts)
+            command = read_command(answer.text, info["commands"])
+            observation, reward, ended, cut_off, info = await self._call(
+                world, world.environment.step, command
+            )
+            counts["turns"] += 1
+            counts["invalid"] += not info.get("valid", True)
+            talk.reward(float(reward))
+            total, over = total + float(reward), ended or cut_off
+        return Outcome(total, bool(info["success"]), {**counts, "score": float(info["score"])})
+
+    async def _reset(self, prompt: Episode, world: _World) -> tuple[Any, Any]:
+        reset = world.environment.reset
+        if prompt in self._seeds:
+            found: tuple[Any, Any] = await self._call(world, reset, seed=self._seeds[prompt])
+            return found
+        random = np.random.default_rng([self.seed, prompt.held_out, prompt.number])
+        seeds = random.integers(2**31, size=_MOST_RESETS).tolist()
+        for seed in (*seeds, seeds[0]):
+            found = await self._call(world, reset, seed=seed)
+            if is_held_out(found[0]["text"]) == prompt.held_out:
+                break
+        if len(self._seeds) >= _MOST_SEEDS:
+            self._seeds.clear()
+        self._seeds[prompt] = seed
+        return found
+
+    async def _call(
+        self, world: _World, function: Callable[..., Any], *args: Any, **named: Any
+    ) -> Any:
+        try:
+            return await asyncio.wait_for(world.thread.call(function, *args, **named), self.timeout)
+        except asyncio.TimeoutError:
+            raise CollectorError(
+                f"the environment {self.name!r} took longer than {self.timeout:g} s"
+            ) from None
+
+
+def read_command(text: str, commands: Sequence[str]) -> str:
+    """Read the command in an answer; the answer itself if there is none.
+
+    >>> read_command("I would go forward.", ["turn left", "go forward"])
+    'go forward'
+    """
+    _, action = parse(text, within_line=bool(commands))
+    said = bare(action or text)
+    if not commands:
+        return said
+    for one in (said, *said.splitlines()):
+        if (found := matching(one, commands)) is not None:
+            return found
+    return said
+
+
+_OURS: dict[str, Callable[..., Task]] = {
+    "countdown": Countdown,
+    "gsm8k-like": WordProblems,
+    # A room that is solved in a few turns.
+    "minigrid": lambda **settings: EnvironmentTask(
+        "minigrid", **{"task_type": "navigation", "grid_size": 5, "max_turns": 8, **settings}
+    ),
+}
+_USERS: dict[str, Callable[..., Task]] = {}
+
+
+def register_task(name: str, make: Callable[..., Task]) -> None:
+    """Register a task under a name; the latest of a name counts. ``make`` gets the settings."""
+    if not name or not callable(make):
+        raise ArgumentError("a task needs a name and a function that makes it")
+    _USERS[name] = make
+
+
+def task_names() -> tuple[str, ...]:
+    """Return all names, in alphabetical order."""
+    return tuple(sorted({*_OURS, *_USERS, *environment_names()}))
+
+
+def make_task(name: str, **settings: Any) -> Task:
+    """Make the task of a name, with these settings.
+
+    Raises:
+        ArgumentError: If the name or a setting is unknown; the message lists the known ones.
+    """
+    make = _USERS.get(name) or _OURS.get(name)
+    if make is None and name in environment_names():
+        make = functools.partial(EnvironmentTask, name)
+    if make is None:
+        raise ArgumentError(f"there is no task {name!r}; there are {', '.join(task_names())}")
+    try:
+        inspect.signature(make).bind(**settings)
+    except TypeError as error:
+        known = ", ".join(inspect.signature(make).parameters)
+        raise ArgumentError(f"the task {name!r}: {error}; its settings are {known}") from None
+    return make(**settings)
