@@ -15,7 +15,7 @@ class PlanningConfig:
     """Settings of an encoder of plans, of the policy that uses them, and of their learning.
 
     Attributes:
-        embedding_dim: Numbers of a plan, and the width of the encoder.
+        embedding_dim: Numbers of a plan.
         state_window_size: States before the current one that the encoder sees (k).
         kl_weight: Weight of a plan's change from one step to the next, in the loss. See
             :class:`~echoic.agents.plans.PlanDivergence` for its unit.
@@ -28,7 +28,8 @@ class PlanningConfig:
         max_grad_norm: Length that a gradient is clipped to.
         discount_gamma: Discount of the planner's returns, used without advantages.
         num_layers: Layers of the encoder's transformer.
-        num_heads: Heads of its attention; they divide ``embedding_dim``.
+        encoder_dim: Its width; ``None``: ``embedding_dim``. A task of vectors needs less.
+        num_heads: Heads of its attention; they divide its width.
         feedforward_factor: Width of a block's inner layer, relative to the encoder's.
         hidden_dim: Width of the policy.
         std_range: Factor by which a standard deviation may differ from ``noise_std``, up and down.
@@ -38,7 +39,7 @@ class PlanningConfig:
 
     >>> PlanningConfig(embedding_dim=30, num_heads=8)
     Traceback (most recent call last):
-    echoic.errors.ArgumentError: num_heads must divide embedding_dim: got 8 heads for 30 dimensions
+    echoic.errors.ArgumentError: num_heads must divide the encoder's width: got 8 heads for 30 dimensions
     """
 
     embedding_dim: int = 512
@@ -52,6 +53,7 @@ class PlanningConfig:
     max_grad_norm: float = 1.0
     discount_gamma: float = 1.0
     num_layers: int = 6
+    encoder_dim: int | None = None
     num_heads: int = 8
     feedforward_factor: int = 4
     hidden_dim: int = 512
@@ -63,14 +65,21 @@ class PlanningConfig:
     def __post_init__(self) -> None:
         _checks.whole(self, "embedding_dim", "num_layers", "num_heads", "feedforward_factor")
         _checks.whole(self, "hidden_dim")
+        if self.encoder_dim is not None:
+            _checks.whole(self, "encoder_dim")
         _checks.whole(self, "state_window_size", "kl_warmup_updates", least=0)
         _checks.number(self, "kl_weight", "free_bits", least=0)
         _checks.number(self, "noise_std", "learning_rate", "max_grad_norm", "clip_epsilon", above=0)
         _checks.number(self, "ema_decay", "discount_gamma", "soft_prefix_alpha", least=0, most=1)
         _checks.number(self, "std_range", least=1)
         _checks.number(self, "lipschitz_constant", above=0, finite=False)
-        if self.embedding_dim % self.num_heads:
+        if self.width % self.num_heads:
             raise ArgumentError(
-                f"num_heads must divide embedding_dim: got {self.num_heads} heads for "
-                f"{self.embedding_dim} dimensions"
+                f"num_heads must divide the encoder's width: got {self.num_heads} heads for "
+                f"{self.width} dimensions"
             )
+
+    @property
+    def width(self) -> int:
+        """Width of the encoder."""
+        return self.encoder_dim or self.embedding_dim

@@ -295,7 +295,7 @@ class TrajectoryEncoder(nn.Module):
             raise ArgumentError(f"state_dim must be at least 1, got {state_dim}")
         self.state_dim = state_dim
         self.config = config
-        width = config.embedding_dim
+        width, dim = config.width, config.embedding_dim
         self.project_state = nn.Linear(state_dim, width)
         self.positions = nn.Parameter(torch.randn(config.state_window_size + 1, width) * 0.02)
         self.blocks = nn.ModuleList(
@@ -303,8 +303,8 @@ class TrajectoryEncoder(nn.Module):
             for _ in range(config.num_layers)
         )
         self.final_norm = nn.LayerNorm(width)
-        self.mean_head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
-        self.std_head = nn.Linear(width, width)
+        self.mean_head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dim))
+        self.std_head = nn.Linear(width, dim)
         # All plans have the same variance at first.
         nn.init.zeros_(self.std_head.weight)
         nn.init.zeros_(self.std_head.bias)

@@ -1,6 +1,6 @@
 """Training agents: actors, tables, learners, and everything between.
 
-Importing a name imports torch; :class:`TrainingConfig` is made without.
+Importing a name imports torch.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "acting": "TrainedPolicy",
-    "config": "TrainingConfig",
-    "ppo": "GAECalculator PPOConfig PPOLearner PPOTrainingStep ValueNetwork",
+    "config": "PPOConfig TrainingConfig",
+    "ppo": "GAECalculator PPOLearner PPOTrainingStep ValueNetwork",
     "records": "TrainingMetrics",
     "rewards": "PreferenceReward RewardModel",
     "trainer": "EchoRLTrainer",

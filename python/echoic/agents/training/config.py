@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from echoic.agents import _checks
 from echoic.agents.bandwidth import BandwidthConfig
 from echoic.agents.llm.config import ExecutionConfig
+from echoic.agents.plans.config import PlanningConfig
 from echoic.agents.replay.config import ReplayConfig
 from echoic.errors import ArgumentError
 
-if TYPE_CHECKING:
-    from echoic.agents.plans.config import PlanningConfig
-    from echoic.agents.training import PPOConfig
-
-__all__ = ["TrainingConfig", "as_json", "from_json"]
+__all__ = ["PPOConfig", "TrainingConfig", "from_json"]
 
 BACKENDS = ("threads", "processes", "ray")
 ALGORITHMS = ("ppo", "impala")
 REPLAYS = ("surprise", "uniform", "none")
+# Sizes of the default planner: 100,000 steps of the environments here take minutes on two cores.
+_SMALL = {"encoder_dim": 128, "num_layers": 2, "hidden_dim": 256}
 _COUNTS = (
     *("total_timesteps", "train_frequency", "target_update_interval", "evaluation_frequency"),
     *("save_frequency", "state_dim", "action_dim", "latent_dim", "num_actors", "num_learners"),
@@ -30,16 +28,49 @@ _COUNTS = (
 )
 
 
-def _planning() -> PlanningConfig:
-    from echoic.agents.plans.config import PlanningConfig
+@dataclass(frozen=True)
+class PPOConfig:
+    """Settings of PPO.
 
-    return PlanningConfig()
+    Attributes:
+        learning_rate: Of Adam, for policy and values.
+        clip_epsilon: How far a ratio of probabilities may move for its gain; also how far a value
+            may, with ``value_clip``.
+        value_loss_coef: Weight of the values' loss.
+        entropy_coef: Weight of the policy's entropy, which is rewarded.
+        kl_coef: Weight of ``KL(π || reference)``. The reference is that of ``set_reference``, or
+            without it the policy at the start of the update.
+        max_grad_norm: Length that a gradient is clipped to.
+        gae_lambda: λ of GAE.
+        gamma: The discount.
+        num_epochs: Passes over the steps.
+        batch_size: Steps of a minibatch.
+        target_kl: Estimated ``KL(old || new)`` at which an update ends; infinity: never.
+        value_clip: Whether values may move by ``clip_epsilon`` only.
+        normalize_advantages: Whether advantages get mean 0 and deviation 1 over the steps of an
+            update.
+    """
 
+    learning_rate: float = 3e-4
+    clip_epsilon: float = 0.2
+    value_loss_coef: float = 0.5
+    entropy_coef: float = 0.01
+    kl_coef: float = 0.1
+    max_grad_norm: float = 1.0
+    gae_lambda: float = 0.95
+    gamma: float = 0.99
+    num_epochs: int = 4
+    batch_size: int = 256
+    target_kl: float = 0.01
+    value_clip: bool = True
+    normalize_advantages: bool = True
 
-def _ppo() -> PPOConfig:
-    from echoic.agents.training import PPOConfig
-
-    return PPOConfig()
+    def __post_init__(self) -> None:
+        _checks.number(self, "learning_rate", "clip_epsilon", "max_grad_norm", above=0)
+        _checks.number(self, "value_loss_coef", "entropy_coef", "kl_coef", least=0)
+        _checks.number(self, "gae_lambda", "gamma", least=0, most=1)
+        _checks.whole(self, "num_epochs", "batch_size")
+        _checks.number(self, "target_kl", above=0, finite=False)
 
 
 @dataclass
@@ -62,7 +93,8 @@ class TrainingConfig:
         action_dim: Width of the policy.
         latent_dim: Numbers of a plan, equal to ``planning_config.embedding_dim``; by default
             ``planning_config`` is made to fit.
-        planning_config: Settings of plans.
+        planning_config: Settings of plans; by default those of ``PlanningConfig`` with a smaller
+            encoder and policy.
         execution_config: ``timeout`` is for how many seconds a worker may be silent before it is
             replaced, and ``max_concurrent_rollouts`` how many actors one forward pass serves at
             most. Other fields are not used: a policy of vectors has no cache of keys and values.
@@ -127,7 +159,7 @@ class TrainingConfig:
     planning_config: PlanningConfig = None  # type: ignore[assignment]
     execution_config: ExecutionConfig = field(default_factory=ExecutionConfig)
     replay_config: ReplayConfig = field(default_factory=ReplayConfig)
-    ppo_config: PPOConfig = field(default_factory=_ppo)
+    ppo_config: PPOConfig = field(default_factory=PPOConfig)
     bandwidth_config: BandwidthConfig = field(default_factory=BandwidthConfig)
     device: str = "cuda"
     seed: int | None = None
@@ -193,7 +225,7 @@ class TrainingConfig:
 
     def _check_plans(self) -> None:
         if self.planning_config is None:
-            self.planning_config = dataclasses.replace(_planning(), embedding_dim=self.latent_dim)
+            self.planning_config = PlanningConfig(embedding_dim=self.latent_dim, **_SMALL)
         elif self.planning_config.embedding_dim != self.latent_dim:
             raise ArgumentError(
                 "latent_dim and planning_config.embedding_dim are both the numbers of a plan: got "
@@ -246,16 +278,8 @@ class TrainingConfig:
         return self.latent_dim if self.use_plans else 1
 
 
-def as_json(config: TrainingConfig) -> dict[str, Any]:
-    """Return the settings as JSON has them."""
-    return dataclasses.asdict(config)
-
-
 def from_json(settings: dict[str, Any]) -> TrainingConfig:
-    """Make settings from what :func:`as_json` returned."""
-    from echoic.agents.plans.config import PlanningConfig
-    from echoic.agents.training import PPOConfig
-
+    """Make settings from what :func:`dataclasses.asdict` returned, also after JSON."""
     parts: dict[str, Any] = {
         "planning_config": PlanningConfig,
         "execution_config": ExecutionConfig,

@@ -22,16 +22,17 @@ import math
 import operator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 
-from echoic.agents import _checks, checkpoint
+from echoic.agents import checkpoint
 from echoic.agents.devices import resolve
 from echoic.agents.plans import PolicyNetwork, SoftPrefixAdapter
+from echoic.agents.training.config import PPOConfig
 from echoic.agents.updates import clipped_gain, step
 from echoic.errors import ArgumentError, CheckpointError
 from echoic.primitives import compute_gae
@@ -53,51 +54,6 @@ _AVERAGED = (
     *("policy_loss", "value_loss", "entropy", "reference_kl", "plan_divergence"),
     *("clip_fraction", "grad_norm"),
 )
-
-
-@dataclass(frozen=True)
-class PPOConfig:
-    """Settings of PPO.
-
-    Attributes:
-        learning_rate: Of Adam, for policy and values.
-        clip_epsilon: How far a ratio of probabilities may move for its gain; also how far a value
-            may, with ``value_clip``.
-        value_loss_coef: Weight of the values' loss.
-        entropy_coef: Weight of the policy's entropy, which is rewarded.
-        kl_coef: Weight of ``KL(π || reference)``. The reference is that of ``set_reference``, or
-            without it the policy at the start of the update.
-        max_grad_norm: Length that a gradient is clipped to.
-        gae_lambda: λ of GAE.
-        gamma: The discount.
-        num_epochs: Passes over the steps.
-        batch_size: Steps of a minibatch.
-        target_kl: Estimated ``KL(old || new)`` at which an update ends; infinity: never.
-        value_clip: Whether values may move by ``clip_epsilon`` only.
-        normalize_advantages: Whether advantages get mean 0 and deviation 1 over the steps of an
-            update.
-    """
-
-    learning_rate: float = 3e-4
-    clip_epsilon: float = 0.2
-    value_loss_coef: float = 0.5
-    entropy_coef: float = 0.01
-    kl_coef: float = 0.1
-    max_grad_norm: float = 1.0
-    gae_lambda: float = 0.95
-    gamma: float = 0.99
-    num_epochs: int = 4
-    batch_size: int = 256
-    target_kl: float = 0.01
-    value_clip: bool = True
-    normalize_advantages: bool = True
-
-    def __post_init__(self) -> None:
-        _checks.number(self, "learning_rate", "clip_epsilon", "max_grad_norm", above=0)
-        _checks.number(self, "value_loss_coef", "entropy_coef", "kl_coef", least=0)
-        _checks.number(self, "gae_lambda", "gamma", least=0, most=1)
-        _checks.whole(self, "num_epochs", "batch_size")
-        _checks.number(self, "target_kl", above=0, finite=False)
 
 
 class GAECalculator:
@@ -259,7 +215,7 @@ class PPOTrainingStep:
         All arguments are ``(T, N, ...)``, time first, but ``next_values`` ``(N,)``.
 
         Args:
-            gae: Computes the advantages.
+            gae: Computes the advantages, of what its method calls by the same names.
             rewards: Rewards of the steps.
             values: Values of the states, when acting.
             dones: Whether the step terminated its episode.
@@ -267,10 +223,9 @@ class PPOTrainingStep:
             next_values: Values of the states after the last steps.
             truncated: Whether the step was cut off by a time limit.
             final_values: Values of the states after such steps.
-            windows: Windows of the plans, if the planner is to learn.
+            windows: Windows of the plans, if the planner is to learn, and ``masks``.
             masks: Which places of the windows hold a state.
-            **columns: ``states``, ``latent_plans``, ``actions`` and ``log_probs``, and optionally
-                ``plan_noise`` and other fields of this class.
+            **columns: Other fields of this class.
         """
 
         def by_row(value: Any) -> Any:
@@ -315,17 +270,12 @@ class ValueNetwork(nn.Module):
         return self.layers(self.adapter(state, latent_plan)).squeeze(-1)
 
 
-@dataclass
-class Evaluation:
-    """Outputs of the networks for some steps, with gradients.
+class Evaluation(NamedTuple):
+    """Outputs of the networks for `B` steps, with gradients.
 
-    Attributes:
-        log_probs: ``(B, action_dim)``, of all actions.
-        chosen: ``(B,)``, of the actions that were taken.
-        values: ``(B,)``.
-        plan_cost: Weighted cost of the plans' changes; 0 without a planner.
-        plan_divergence: Per dimension, in nats, without a gradient; NaN if a planner's was not
-            measured, 0 without a planner.
+    Log-probabilities of all actions and of those taken, values, the weighted cost of the plans'
+    changes, and their divergence per dimension, in nats and without a gradient. Without a planner
+    the latter are 0, and NaN is one that was not measured.
     """
 
     log_probs: Any

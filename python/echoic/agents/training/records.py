@@ -30,10 +30,7 @@ class TrainingMetrics:
 
     Attributes:
         episode_rewards: Reward of each episode, by the environment's own reward.
-        episode_lengths: Steps of each episode.
         success_rates: Share of successes of the latest 100 episodes.
-        policy_losses: The policy's loss.
-        value_losses: The values' loss.
         kl_divergences: How far the update moved the policy (``approx_kl``).
         entropy_losses: The policy's entropy.
         kv_cache_hit_rates: Share of the encoder's places that a cache had. A policy of vectors has
@@ -41,14 +38,10 @@ class TrainingMetrics:
         bandwidth_efficiency: The tracker's ``eta_bw`` so far.
         tokens_per_second: Places of windows that the actors' encoder read, by seconds of the run;
             without plans, states.
-        wall_clock_times: Seconds since the run started.
         memory_usage: MiB of this process.
-        replay_buffer_stats: Statistics of the replay, at the end.
         execution_metrics: Updates, weights' versions, lags, restarts, steps per second and so on.
         history: ``step``, ``avg_reward``, ``success_rate``, ``rewards`` and ``successes`` of each
             evaluation.
-        total_timesteps: Steps taken.
-        total_episodes: Episodes that ended.
         training_time: Seconds, of all parts of a run that was resumed.
     """
 
@@ -90,41 +83,53 @@ class TrainingMetrics:
         return cls(**values)
 
 
-_WRITERS = ("tensorboardX", "torch.utils.tensorboard")
-
-
 class Records:
     """Writes the numbers of a run.
 
     Args:
-        config: Settings of the run.
+        config: Settings of the run: ``results_dir``, ``log_level``, ``tensorboard_log``,
+            ``wandb_project`` and ``progress``.
         goes_on_at: Step of the checkpoint that the run continues from. The files are appended to,
             without the lines of later steps: those are taken again.
     """
 
     def __init__(self, config: TrainingConfig, *, goes_on_at: int | None) -> None:
-        goes_on = goes_on_at is not None
+        mode = "w" if goes_on_at is None else "a"
         folder = Path(config.results_dir)
         folder.mkdir(parents=True, exist_ok=True)
         lines = folder / "metrics.jsonl"
         if goes_on_at is not None and lines.exists():
             _cut(lines, goes_on_at)
-        self._progress = self._board = self._wandb = None
-        self._lines = lines.open("a" if goes_on else "w", encoding="utf-8")
         self._log = logging.getLogger("echoic.agents.training")
-        self._handler = logging.FileHandler(folder / "train.log", mode="a" if goes_on else "w")
-        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        self._handler.setLevel(config.log_level.upper())
-        self._log.addHandler(self._handler)
-        if self._log.getEffectiveLevel() > self._handler.level:
-            self._log.setLevel(self._handler.level)
-        try:
+        with contextlib.ExitStack() as stack:
+            self._lines = stack.enter_context(lines.open(mode, encoding="utf-8"))
+            handler = logging.FileHandler(folder / "train.log", mode=mode)
+            stack.callback(handler.close)
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            handler.setLevel(config.log_level.upper())
+            self._log.addHandler(handler)
+            stack.callback(self._log.removeHandler, handler)
+            if self._log.getEffectiveLevel() > handler.level:
+                self._log.setLevel(handler.level)
             self._board = _board(config.tensorboard_log)
-            self._wandb = _wandb(config)
-            self._progress, self._task = _progress(config)
-        except BaseException:
-            self.close()
-            raise
+            if self._board is not None:
+                stack.callback(self._board.close)
+            self._wandb: Any = None
+            if config.wandb_project is not None:
+                try:
+                    wandb: Any = importlib.import_module("wandb")
+                except ImportError as error:
+                    needed = 'wandb_project needs its package: pip install "wandb"'
+                    raise ArgumentError(needed) from error
+                self._wandb = wandb.init(project=config.wandb_project, dir=config.results_dir)
+                stack.callback(self._wandb.finish)
+            self._progress: Any = None
+            if config.progress:
+                from rich.progress import Progress
+
+                self._progress = stack.enter_context(Progress())
+                self._progress.add_task(config.env_name, total=config.total_timesteps)
+            self._closing = stack.pop_all()
 
     def add(self, kind: str, step: int, numbers: dict[str, float]) -> None:
         """Write some numbers of a step. What was not measured, NaN, is null in JSON."""
@@ -142,20 +147,11 @@ class Records:
         level = logging.INFO if kind != "update" else logging.DEBUG
         self._log.log(level, "%s at step %d: %s", kind, step, plain)
         if self._progress is not None:
-            self._progress.update(self._task, completed=step)
+            self._progress.update(self._progress.task_ids[0], completed=step)
 
     def close(self) -> None:
         """Close the files."""
-        for writer, end in (
-            (self._progress, "stop"),
-            (self._board, "close"),
-            (self._wandb, "finish"),
-        ):
-            if writer is not None:
-                getattr(writer, end)()
-        self._log.removeHandler(self._handler)
-        self._handler.close()
-        self._lines.close()
+        self._closing.close()
 
 
 def _cut(file: Path, step: int) -> None:
@@ -175,30 +171,7 @@ def memory_mib() -> float:
 
 def _board(folder: str) -> Any:
     """Return a writer of TensorBoard's files, if one is installed and a folder is given."""
-    if not folder:
-        return None
-    for name in _WRITERS:
+    for name in ("tensorboardX", "torch.utils.tensorboard") if folder else ():
         with contextlib.suppress(ImportError):
             return importlib.import_module(name).SummaryWriter(folder)
     return None
-
-
-def _wandb(config: TrainingConfig) -> Any:
-    if config.wandb_project is None:
-        return None
-    try:
-        wandb = importlib.import_module("wandb")
-    except ImportError as error:
-        raise ArgumentError('wandb_project needs its package: pip install "wandb"') from error
-    return wandb.init(project=config.wandb_project, dir=config.results_dir)
-
-
-def _progress(config: TrainingConfig) -> tuple[Any, Any]:
-    if not config.progress:
-        return None, None
-    from rich.progress import Progress
-
-    progress = Progress()
-    task = progress.add_task(config.env_name, total=config.total_timesteps)
-    progress.start()
-    return progress, task

@@ -24,9 +24,15 @@ if TYPE_CHECKING:
 
 __all__ = ["PreferenceReward", "RewardModel"]
 
+# Segments that are remembered, width of the network, and pairs compared in a step of learning.
+_MEMORY, _WIDTH, _PAIRS = 4096, 64, 256
+# Steps of learning for each batch. A small task has few batches; with one step for each, the policy
+# would be paid by a network that has learned nothing.
+_STEPS = 20
+
 
 class RewardModel(Protocol):
-    """Replaces the rewards of steps."""
+    """Replaces the rewards of steps, and is part of a run's checkpoints."""
 
     def relabel(self, batch: Batch) -> None:
         """Replace the rewards of a batch, and learn from them first if needed."""
@@ -49,11 +55,11 @@ class PreferenceReward:
         prefer: Gets what the environment paid for two segments; returns the probability that the
             second is preferred, or None for no answer.
         seed: Seed of the network and of the pairs.
-        memory: Number of segments that are remembered.
-        pairs: Number of pairs that are compared for each step of learning.
-        steps: Steps of learning for each batch. A small task has few batches; with one step for
-            each, the policy would be paid by a network that has learned nothing.
-        hidden_dim: Width of the network.
+
+    Attributes:
+        answers: Number of preferences that were given.
+        accuracy: Share of the latest ones that was predicted before learning from them; NaN at
+            first.
     """
 
     def __init__(
@@ -62,25 +68,16 @@ class PreferenceReward:
         *,
         prefer: Callable[[float, float], float | None] | None = None,
         seed: int = 0,
-        memory: int = 4096,
-        pairs: int = 256,
-        steps: int = 20,
-        hidden_dim: int = 64,
     ) -> None:
         self._config = config
         self._prefer = _more if prefer is None else prefer
-        self._pairs, self._steps = pairs, steps
         self._rng = np.random.default_rng(seed)
         wide = 2 * config.state_dim + config.action_dim + 1
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self._network = nn.Sequential(
-                nn.Linear(wide, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, 1)
-            )
+            self._network = nn.Sequential(nn.Linear(wide, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, 1))
         self._optimizer = torch.optim.Adam(self._network.parameters(), lr=1e-3)
-        self._memory: deque[tuple[Any, float]] = deque(maxlen=memory)
-        #: Number of answers, and the share of the latest ones that was predicted before learning
-        #: from them; ``nan`` until there was one.
+        self._memory: deque[tuple[Any, float]] = deque(maxlen=_MEMORY)
         self.answers, self.accuracy = 0, float("nan")
 
     def relabel(self, batch: Batch) -> None:
@@ -96,7 +93,7 @@ class PreferenceReward:
         )
         paid = (batch.rewards * batch.valid).sum(dim=0).tolist()
         self._memory.extend(zip(seen.unbind(dim=1), paid, strict=True))
-        for step in range(self._steps):
+        for step in range(_STEPS):
             self._learn(first=step == 0)
         with torch.no_grad():
             known = self._network(torch.stack([one for one, _ in self._memory][-512:]))
@@ -125,20 +122,18 @@ class PreferenceReward:
 
     def _learn(self, *, first: bool) -> None:
         """Take one step along the likelihood of the preferences between some segments."""
-        drawn: Any = self._rng.integers(0, len(self._memory), (2, self._pairs))
-        asked = [
-            (i, j, self._prefer(self._memory[i][1], self._memory[j][1]))
-            for i, j in ((int(a), int(b)) for a, b in drawn.T)
-        ]
-        answered = [(i, j, p) for i, j, p in asked if p is not None]
+        drawn: Any = self._rng.integers(0, len(self._memory), (_PAIRS, 2))
+        asked = [(i, j, self._prefer(self._memory[i][1], self._memory[j][1])) for i, j in drawn]
+        answered = [one for one in asked if one[2] is not None]
         if not answered:
             return
         self.answers += len(answered)
+        first_of, second_of, preferred = zip(*answered, strict=True)
         sums = [
             self._network(torch.stack([self._memory[i][0] for i in side])).sum(dim=(1, 2))
-            for side in ([i for i, _, _ in answered], [j for _, j, _ in answered])
+            for side in (first_of, second_of)
         ]
-        wanted = torch.tensor([p for _, _, p in answered])
+        wanted = torch.tensor(preferred)
         gap = sums[1] - sums[0]
         loss = functional.binary_cross_entropy_with_logits(gap, wanted)
         if first:

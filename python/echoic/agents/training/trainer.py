@@ -288,8 +288,8 @@ class _Run:
         self.lags: deque[int] = deque(maxlen=100_000)
         with contextlib.ExitStack() as stack:
             # First, since making an environment fails most often.
-            self.evaluator = Evaluator(config, self.seed)
-            stack.callback(self.evaluator.close)
+            self.evaluator = Evaluator(config)
+            stack.callback(self.evaluator.seat.close)
             self.replay, mean_plan = _replay(config, self.seed)
             self.learner = VectorLearner(config, self.seed, mean_plan)
             stack.callback(self.learner.close)
@@ -301,8 +301,8 @@ class _Run:
             self.weights = WeightStore()
             # A resumed run draws other numbers, and has other episodes, than before.
             generation = self.opening * (config.max_restarts + 1)
-            given = (self.seed, generation, self.table, self.weights)
-            self.workers = workers_of(config, *given, judge=judge)
+            given = (self.seed, generation, self.table, self.weights, judge)
+            self.workers = workers_of(config, *given)
             stack.callback(self.workers.close)
             self._closing = stack.pop_all()
 
@@ -361,9 +361,9 @@ class _Run:
                 columns = self.table.sample(self.config.num_actors, timeout=0.5).data
             if columns is None and stop.is_set():
                 return None
-            self.workers.check(time.monotonic() - began)
+            heard = () if columns is None else columns["actor"].tolist()
+            self.workers.check(time.monotonic() - began, heard)
             if columns is not None:
-                self.workers.note(columns["actor"])
                 return columns
 
     def _note(self, batch: Batch) -> None:
@@ -403,19 +403,16 @@ class _Run:
         self.publish()
         bandwidth = self.tracker.snapshot()
         rate = float(np.mean(self.latest)) if self.latest else 0.0
-        for name, value in (
-            ("success_rates", rate),
-            ("policy_losses", found["policy_loss"]),
-            ("value_losses", found["value_loss"]),
-            ("kl_divergences", found["approx_kl"]),
-            ("entropy_losses", found["entropy"]),
-            ("kv_cache_hit_rates", bandwidth.kv_reuse_rate),
-            ("bandwidth_efficiency", bandwidth.eta_bw),
-            ("tokens_per_second", self.tokens / seconds),
-            ("wall_clock_times", seconds),
-            ("memory_usage", memory_mib()),
-        ):
-            getattr(metrics, name).append(value)
+        metrics.success_rates.append(rate)
+        metrics.policy_losses.append(found["policy_loss"])
+        metrics.value_losses.append(found["value_loss"])
+        metrics.kl_divergences.append(found["approx_kl"])
+        metrics.entropy_losses.append(found["entropy"])
+        metrics.kv_cache_hit_rates.append(bandwidth.kv_reuse_rate)
+        metrics.bandwidth_efficiency.append(bandwidth.eta_bw)
+        metrics.tokens_per_second.append(self.tokens / seconds)
+        metrics.wall_clock_times.append(seconds)
+        metrics.memory_usage.append(memory_mib())
         more = {"success_rate": rate, "mean_lag": lag, "seconds": seconds}
         self.records.add("update", metrics.total_timesteps, {**found, **more})
 
@@ -443,22 +440,26 @@ class _Run:
 
     def evaluate(self) -> None:
         """Play the held-out episodes."""
-        networks = ActingNetworks(self.config)
+        config, step = self.config, self.metrics.total_timesteps
+        networks = ActingNetworks(config)
         networks.load(published(self.learner))
-        found, step = self.evaluator.play(networks), self.metrics.total_timesteps
-        if not found.rewards:
-            _log.warning(
-                "the environment failed in all episodes of an evaluation: nothing to report"
-            )
+        policy = TrainedPolicy(networks, greedy=config.evaluation_greedy)
+        played = asyncio.run(self.evaluator.play(policy))
+        if not played:
+            _log.warning("all episodes of an evaluation failed: nothing to report")
             return
+        rewards, successes = [one.reward for one in played], [one.success for one in played]
         means = {
-            "avg_reward": float(np.mean(found.rewards)),
-            "success_rate": float(np.mean(found.successes)),
+            "avg_reward": float(np.mean(rewards)),
+            "success_rate": float(np.mean(successes)),
         }
-        lists = {"rewards": found.rewards, "successes": found.successes}
+        lists = {"rewards": rewards, "successes": successes}
         for name, value in {"step": step, **means, **lists}.items():
             self.metrics.history[name].append(value)
-        more = {"avg_steps": float(np.mean(found.steps)), "broken": float(found.broken)}
+        more = {
+            "avg_steps": float(np.mean([one.steps for one in played])),
+            "broken": float(config.evaluation_episodes - len(played)),
+        }
         self.records.add("evaluation", step, {**means, **more})
 
     def summarize(self) -> None:
