@@ -190,18 +190,14 @@ def run(out: Path, quick: bool) -> None:
         print(f"generate is left out: {model}")
         return
     rows = Rows(out / "kv_generate.jsonl", ("prompts", "shared", "own", "new"))
-    table = Table(title="The engine, and batched generate of transformers")
-    columns = ("prompts", "shared", "own", "new", "generate_seconds", "engine_seconds", "faster")
-    for column in (*columns, "same_tokens"):
-        table.add_column(column)
     for prompts, shared, own in ((8, 0, 60), (8, 200, 10), (32, 200, 10)):
         sizes = {"prompts": prompts, "shared": shared, "own": own, "new": 64}
         if not rows.has(**sizes):
             row = {**sizes, **against_generate(model, **sizes)}
             rows.add({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()})
-    for row in rows.rows:
-        table.add_row(*(str(row[str(column.header)]) for column in table.columns))
-    Console().print(table)
+    columns = ("prompts", "shared", "own", "new", "generate_seconds", "engine_seconds", "faster")
+    lines = [{name: str(row[name]) for name in (*columns, "same_tokens")} for row in rows.rows]
+    show("The engine, and batched generate of transformers", lines)
 
 
 def _batcher(model: Any, reuse: bool) -> Batcher:
