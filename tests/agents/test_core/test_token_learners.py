@@ -508,6 +508,17 @@ def test_stale_tokens_are_not_learned_from() -> None:
     with_old = dataclasses.replace(batch, lags=lags, logprobs=logprobs)
     assert int(whole._learned(with_old).sum()) == expected
 
+    # PPO's advantages are of all that was drawn, so those of the tokens that are left are the same.
+    advantages = {}
+    for max_lag in (None, 3):
+        config = PPOTokenConfig(max_lag=max_lag, normalize_advantages=False)
+        ppo = PPOTokenLearner(tiny_llama(), config, device="cpu")
+        torch.nn.init.ones_(ppo.value_head.weight)
+        work, _ = ppo._prepare(with_old, ppo._learned(with_old), 1)
+        advantages[max_lag] = work.tensors["advantages"]
+    assert torch.allclose(advantages[None], advantages[3], atol=1e-6)
+    assert int(sum(len(part.index) for part in work.parts)) == batch.mask.sum() - old.sum()
+
 
 def test_batch_of_old_tokens_alone_changes_nothing() -> None:
     learner = GRPOLearner(tiny_llama(), GRPOConfig(max_lag=0, learning_rate=0.1), device="cpu")
