@@ -77,9 +77,6 @@ class _Seat:
         self.config, self.number, self.episode = config, number, episode
         self.failures = 0
         self.reward, self.actions = 0.0, list[int]()
-        # An environment that never began has no state.
-        self.state = np.zeros(config.state_dim, np.float32)
-        self.allowed = np.ones(config.action_dim, bool)
         # The states before the next segment.
         self.states = np.zeros((config.context, config.state_dim), np.float32)
         self.starts = np.zeros(config.context, np.bool_)

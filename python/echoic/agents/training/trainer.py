@@ -259,14 +259,7 @@ class EchoRLTrainer:
 
 
 class _Run:
-    """Everything that a run has started, and a round of it.
-
-    Args:
-        config: All settings.
-        judge: Pays episodes in place of the environment.
-        reward_model: Pays steps in place of the environment.
-        state: State of the checkpoint that the run continues from.
-    """
+    """Everything that a run has started, and a round of it; at a checkpoint if one is given."""
 
     def __init__(
         self,
@@ -307,17 +300,14 @@ class _Run:
             self._closing = stack.pop_all()
 
     def close(self) -> None:
-        """Close everything in reverse order, also if closing something fails."""
         self._closing.close()
 
     def start(self) -> None:
-        """Start the workers, unless they have."""
         if not self.started:
             self.started = True
             self.workers.start()
 
     def publish(self) -> None:
-        """Publish the learner's weights."""
         self.weights.publish(published(self.learner), self.version)
 
     def advance(self, stop: threading.Event, began: float) -> bool:
@@ -367,7 +357,6 @@ class _Run:
                 return columns
 
     def _note(self, batch: Batch) -> None:
-        """Count steps and episodes."""
         metrics, columns = self.metrics, batch.columns
         metrics.total_timesteps += batch.rewards.numel()
         for reward, places in zip(columns["earned"].flat, columns["places"].flat, strict=True):
@@ -383,7 +372,6 @@ class _Run:
         self.latest.extend(columns["success"][ended].tolist())
 
     def _learn(self, batch: Batch, before: int, seconds: float) -> None:
-        """Update from new segments and from replayed steps."""
         config, metrics, learner = self.config, self.metrics, self.learner
         if self.due(config.target_update_interval, before) or not self.has_reference:
             learner.set_reference()
@@ -417,7 +405,6 @@ class _Run:
         self.records.add("update", metrics.total_timesteps, {**found, **more})
 
     def _remember(self, batch: Batch) -> None:
-        """Add the steps of a batch to the replay."""
         if self.replay is None:
             return
         valid = batch.valid.flatten()
@@ -439,7 +426,6 @@ class _Run:
         )
 
     def evaluate(self) -> None:
-        """Play the held-out episodes."""
         config, step = self.config, self.metrics.total_timesteps
         networks = ActingNetworks(config)
         networks.load(published(self.learner))
@@ -463,7 +449,6 @@ class _Run:
         self.records.add("evaluation", step, {**means, **more})
 
     def summarize(self) -> None:
-        """Write the numbers of the whole run to the metrics."""
         metrics = self.metrics
         if self.replay is not None:
             metrics.replay_buffer_stats = self.replay.get_buffer_statistics()
@@ -509,7 +494,6 @@ class _Run:
             raise
 
     def restore(self, state: dict[str, Any], folder: Path) -> None:
-        """Continue from a checkpoint."""
         self.learner.load_state_dict(state["learner"])
         if self.replay is not None and (folder / "replay.bin").exists():
             self.replay.load_buffer(folder / "replay.bin")

@@ -90,7 +90,7 @@ class Workers:
             self._closing = stack.pop_all()
 
     def _open(self, stack: contextlib.ExitStack) -> None:
-        """Make everything; what is given to the stack is called by :meth:`close`, last first."""
+        """Make everything, and give the stack what :meth:`close` has to call, last first."""
 
     def start(self) -> None:
         """Start to act, unless in lock-step."""
