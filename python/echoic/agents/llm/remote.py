@@ -297,12 +297,8 @@ class RemoteEngine(RolloutEngine[_Rollout]):
     ) -> str:
         """Submit a rollout and return its name, after waiting for room in the queue.
 
-        Args:
-            state_sequence: The prompt: token ids where the servers take them, text otherwise.
-            priority: Rollouts of higher priority are admitted sooner.
-            metadata: Returned with the result; the tracker records ``reward``.
-            sampling: How tokens are drawn.
-            timeout: Seconds until it is stopped; by default the configuration's.
+        ``state_sequence`` is token ids where the servers take them, text otherwise. The other
+        arguments are those of ``AsyncExecutionEngine.submit_rollout``.
         """
         prompt = self._checked(state_sequence)
         sampling = sampling or SamplingParams()
