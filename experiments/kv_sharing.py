@@ -13,6 +13,8 @@ The same engine runs it with its prefix cache and without. Compared are
   own on one core; seconds on the wall stand beside them.
 
 Tokens drawn are greedy, so both ways have to say the same: a row has ``same_tokens``.
+
+A second table compares the engine with batched ``generate`` of transformers, with SmolLM2-135M.
 """
 
 from __future__ import annotations
@@ -50,9 +52,7 @@ def converse(
 ) -> tuple[Batcher, list[list[int]]]:
     """Run the workload; returns the batcher with its counts, and what each rollout drew."""
     draw = random.Random(seed)
-    config = ExecutionConfig(enable_prefix_cache=reuse, timeout=1e6)
-    cache = KVCacheManager(config, model.device, planes=model.shape.planes())
-    batcher = Batcher(model, cache, config, BandwidthEfficiencyTracker(), time.monotonic)
+    batcher = _batcher(model, reuse)
     system = [draw.randrange(model.vocab_size) for _ in range(SYSTEM)]
     histories = [list(system) for _ in range(rollouts)]
     drawn: list[list[int]] = [[] for _ in range(rollouts)]
@@ -114,6 +114,47 @@ def clock(model: Any, **sizes: Any) -> dict[str, Any]:
     return row
 
 
+def against_generate(
+    model: Any, *, prompts: int, shared: int, own: int, new: int
+) -> dict[str, Any]:
+    """Seconds of prompts of ``shared + own`` tokens, by the engine and by ``generate``."""
+    draw = random.Random(0)
+    stem = [draw.randrange(100, 20_000) for _ in range(shared)]
+    given = [stem + [draw.randrange(100, 20_000) for _ in range(own)] for _ in range(prompts)]
+
+    def library(given: list[list[int]], new: int) -> list[list[int]]:
+        model.model.set_attn_implementation("sdpa")
+        ids = torch.tensor(given)
+        lengths = {"max_new_tokens": new, "min_new_tokens": new}
+        mask = torch.ones_like(ids)
+        made = model.model.generate(ids, attention_mask=mask, do_sample=False, **lengths)
+        return made[:, ids.shape[1] :].tolist()
+
+    def engine(given: list[list[int]], new: int) -> list[list[int]]:
+        batcher = _batcher(type(model)(model.model), True)
+        sampling = SamplingParams(max_new_tokens=new, temperature=0.0)
+        for index, tokens in enumerate(given):
+            request = RolloutRequest(str(index), tokens, sampling=sampling, timeout=1e9)
+            batcher.submit(Rollout(request, tuple(tokens), seed=0))
+        drawn: dict[int, list[int]] = {}
+        while batcher.busy:
+            for progress in batcher.step():
+                if progress.result is not None:
+                    drawn[int(progress.request_id)] = progress.result.tokens
+        return [drawn[index] for index in range(len(given))]
+
+    row: dict[str, Any] = {}
+    said = []
+    for name, way in (("generate", library), ("engine", engine)):
+        way([tokens[:8] for tokens in given[:2]], 2)  # Warms up.
+        wall, own_seconds = time.perf_counter(), time.process_time()
+        said.append(way(given, new))
+        row[f"{name}_wall"] = time.perf_counter() - wall
+        row[f"{name}_seconds"] = time.process_time() - own_seconds
+    row["faster"] = row["generate_seconds"] / row["engine_seconds"]
+    return {**row, "same_tokens": said[0] == said[1]}
+
+
 def run(out: Path, quick: bool) -> None:
     """Measure all sizes that are not in ``out`` yet."""
     rows = Rows(out / "kv_sharing.jsonl", ("model", "turns", "rollouts", "seed"))
@@ -144,6 +185,25 @@ def run(out: Path, quick: bool) -> None:
     )
     lines = [{column: str(row[column]) for column in columns} for row in rows.rows]
     show("The same work with a shared prefix cache, and without", lines)
+    model = "quick runs do not" if quick else _model("SmolLM2-135M")
+    if isinstance(model, str):
+        print(f"generate is left out: {model}")
+        return
+    rows = Rows(out / "kv_generate.jsonl", ("prompts", "shared", "own", "new"))
+    for prompts, shared, own in ((8, 0, 60), (8, 200, 10), (32, 200, 10)):
+        sizes = {"prompts": prompts, "shared": shared, "own": own, "new": 64}
+        if not rows.has(**sizes):
+            row = {**sizes, **against_generate(model, **sizes)}
+            rows.add({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()})
+    columns = ("prompts", "shared", "own", "new", "generate_seconds", "engine_seconds", "faster")
+    lines = [{name: str(row[name]) for name in (*columns, "same_tokens")} for row in rows.rows]
+    show("The engine, and batched generate of transformers", lines)
+
+
+def _batcher(model: Any, reuse: bool) -> Batcher:
+    config = ExecutionConfig(enable_prefix_cache=reuse, timeout=1e6)
+    cache = KVCacheManager(config, model.device, planes=model.shape.planes())
+    return Batcher(model, cache, config, BandwidthEfficiencyTracker(), time.monotonic)
 
 
 def _model(name: str) -> Any:
@@ -152,9 +212,7 @@ def _model(name: str) -> Any:
         return TinyTransformer(MIDDLE, device="cpu")
     try:
         from echoic.agents.backbones import smollm2
-        from echoic.agents.llm.transformers import (
-            TransformersModel,
-        )
+        from echoic.agents.llm.transformers import TransformersModel
     except ImportError as error:
         return str(error)
     return smollm2.available() or TransformersModel(smollm2.load("cpu")[0])

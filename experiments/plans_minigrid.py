@@ -148,8 +148,7 @@ def _measure(arm: str, seed: int, steps: int) -> dict[str, Any]:
             PPOTrainingStep.from_rollout(GAECalculator(PPO), next_values=following, **rollout)
         )
     last = [reward for step, reward in episodes if step > 0.8 * steps]
-    groups = learner.optimizer.param_groups
-    parameters = sum(one.numel() for group in groups for one in group["params"])
+    parameters = sum(one.numel() for one in learner.parameters())
     return {
         "arm": arm,
         "seed": seed,

@@ -60,8 +60,6 @@ class CompletionsServer(HttpServer):
     ) -> None:
         if self._key and headers.get("authorization") != f"Bearer {self._key}":
             await send(writer, 401, '{"error": {"message": "no key"}}')
-        elif target == "GET /metrics":
-            await send(writer, 200, self._metrics())
         elif target == "POST /reset_prefix_cache":
             self._cached.clear()
             self.resets += 1
@@ -71,14 +69,6 @@ class CompletionsServer(HttpServer):
                 await self._complete(json.loads(body), writer)
         else:
             await send(writer, 404, '{"error": {"message": "not here"}}')
-
-    def _metrics(self) -> str:
-        return (
-            "# TYPE vllm:prefix_cache_queries_total counter\n"
-            f'vllm:prefix_cache_queries_total{{model="a}}b"}} {self.queries}\n'
-            f'vllm:prefix_cache_hits_total{{model="a}}b"}} {self.hits}\n'
-            'vllm:prefix_cache_hits_created{model="a"} 1.7e9\n'
-        )
 
     def _reuse(self, salt: str, prompt: list[int]) -> int:
         """Tokens of whole blocks that were there; all whole blocks are, from now on."""

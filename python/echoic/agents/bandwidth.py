@@ -73,19 +73,9 @@ class BandwidthConfig:
 class BandwidthMetrics:
     """Rewards and costs since the tracker was made.
 
-    The two costs have different units: that of rollouts is in pairs of tokens times the scale, that
-    of learning in magnitudes of a loss. So both are given, beside the ratio with their sum.
-
-    Attributes:
-        total_reward: The sum of the rewards.
-        total_rollout_cost: Cost of the rollouts without a cache.
-        total_effective_rollout_cost: Actual cost of the rollouts.
-        total_bandwidth_saved: The difference.
-        total_learner_cost: The sum of the magnitudes of the learner's losses.
-        eta_bw: The reward by the sum of both costs; 0 without costs.
-        kv_reuse_rate: The share of tokens that a cache had.
-        num_rollout_steps: Number of recorded steps.
-        num_updates: Number of recorded updates.
+    Costs of rollouts are in pairs of tokens times the scale, those of learning in magnitudes of a
+    loss. ``eta_bw`` is the reward by the sum of both, 0 without costs; ``kv_reuse_rate`` is the
+    share of tokens that a cache had.
     """
 
     total_reward: float = 0.0
@@ -258,14 +248,7 @@ class BandwidthAwareScheduler:
     def compute_priority(
         self, reward: float, seq_len: int, queue_time: float, reuse_len: int = 0
     ) -> float:
-        """Return the priority of one request, as in :meth:`compute_priorities_batch`.
-
-        Args:
-            reward: Expected reward of the request.
-            seq_len: Tokens of its sequence.
-            queue_time: Seconds that it has waited.
-            reuse_len: Number of its tokens that a cache has, from the start.
-        """
+        """Return the priority of one request, as in :meth:`compute_priorities_batch`."""
         one = self.compute_priorities_batch([reward], [seq_len], [queue_time], [reuse_len])
         return float(one[0])
 
@@ -277,6 +260,12 @@ class BandwidthAwareScheduler:
         reuse_lengths: ArrayLike | None = None,
     ) -> NDArray[np.float64]:
         """Return the priority of each request; arguments are arrays of one shape.
+
+        Args:
+            rewards: Expected rewards.
+            seq_lengths: Tokens of the sequences.
+            queue_times: Seconds waited.
+            reuse_lengths: Tokens that a cache has, from the start; by default 0.
 
         Raises:
             ArgumentError: If shapes differ, or a number is not finite, or, except for rewards,

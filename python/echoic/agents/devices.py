@@ -75,11 +75,11 @@ class Ranks:
                 "ranks with torchrun and call init_process_group() first"
             )
         self._kind, self._device = kind, device
-        self.rank, size = (0, 1) if kind is None else (dist.get_rank(), dist.get_world_size())
-        self._size = size
+        self.rank: int = 0 if kind is None else dist.get_rank()
+        self._size: int = 1 if kind is None else dist.get_world_size()
         #: By what a rank's loss is multiplied, so that the sum over ranks is the gradient: shards
         #: get the mean.
-        self.factor = size if kind == "fsdp" else 1
+        self.factor = self._size if kind == "fsdp" else 1
 
     def reduce(self, values: Tensor, *, largest: bool = False) -> Tensor:
         """Replace values by their sums, or their largest ones, over the ranks."""
@@ -89,7 +89,8 @@ class Ranks:
 
     def sum(self, *values: float) -> list[float]:
         """Return sums over the ranks."""
-        return self.reduce(torch.tensor(values, dtype=torch.float64, device=self._device)).tolist()
+        total = torch.tensor(values, dtype=torch.float64, device=self._device)
+        return [float(one) for one in self.reduce(total).tolist()]
 
     def most(self, value: int) -> int:
         """Return the largest value of any rank, when all have asked."""

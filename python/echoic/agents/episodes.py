@@ -118,16 +118,11 @@ class Episode:
     """The record of an episode.
 
     Attributes:
-        seed: Seed of the environment and of the policy.
         reward: Sum of the rewards.
-        score: The environment's own score at the end.
-        success: The environment's own signal.
-        steps: Number of steps.
+        score: The environment's own score at the end; ``success`` is its own signal.
         seconds: Wall-clock time, the environment's included.
-        usage: Tokens and money.
         ended: ``"terminated"``, ``"truncated"`` by the environment, ``"steps"`` or ``"timeout"``
             by the limits of :func:`run_episode`, or ``"error"``.
-        error: The error, if there was one.
         turns: The steps, if they are kept.
     """
 

@@ -27,6 +27,8 @@ from echoic.errors import ArgumentError, CheckpointError
 if TYPE_CHECKING:
     from pathlib import Path
 
+torch.set_num_threads(1)
+
 
 def batch_of(rewards: list[float], *, size: int = 2, first: int = 0) -> TokenBatch:
     """Return a group of ``size`` items for each reward; its prompt is its number."""

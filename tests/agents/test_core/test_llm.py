@@ -386,6 +386,26 @@ def test_an_agent_is_a_language_model_where_its_backbone_is_one(
         EchoRLTrainer(dataclasses.replace(config, env_name="nowhere"))
 
 
+@pytest.mark.nightly
+def test_a_benchmark_trains_a_language_model_and_names_it(tmp_path: Path, little: Path) -> None:
+    from echoic.agents.evaluation import BenchmarkConfig, EchoRLBenchmark
+
+    config = BenchmarkConfig(
+        tasks=["cruxeval"], backbones=[], baselines=["ppo"], num_seeds=1, num_episodes=2,
+        max_steps_per_episode=2, output_dir=str(tmp_path / "results"), generate_report=False,
+        echo_rl_configs={"backbone": str(little), "total_timesteps": 8, "num_actors": 8,
+                         "device": "cpu", "evaluation_episodes": 2, "latent_dim": 8},
+    )  # fmt: skip
+    result = asyncio.run(EchoRLBenchmark(config).run_benchmark())
+    (one,) = result.tasks
+    assert (one.arm, one.model, one.errors) == (f"echo-rl ({little})", str(little), 0)
+    assert one.tokens is not None
+    assert one.cached_share is not None
+    # A policy of vectors can't say what is not listed.
+    assert [row["method"] for row in result.not_applicable] == ["ppo"]
+    assert (result.failed, result.missing) == ([], [])
+
+
 def test_the_command_trains_a_model_of_a_folder_and_goes_on(tmp_path: Path, little: Path) -> None:
     chats = [[{"role": "user", "content": one}] for one in "abcd"]
     register_task(

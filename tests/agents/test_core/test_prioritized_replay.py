@@ -714,7 +714,7 @@ def test_a_file_that_does_not_fit_is_refused_and_changes_nothing(tmp_path: Path)
     fill(one, 20)
     one.save_buffer(path)
     for settings, what in [
-        ({"latent_dim": 3}, "8 dimensions"),
+        ({"latent_dim": 3}, "latent_dim=8"),
         ({"score_scale": "mean"}, "score_scale"),
         ({"hot_buffer_size": 5}, "room"),
     ]:

@@ -33,6 +33,8 @@ from echoic.errors import ArgumentError, CheckpointError
 if TYPE_CHECKING:
     from pathlib import Path
 
+torch.set_num_threads(1)
+
 SIZES: dict[str, Any] = {
     "embedding_dim": 16,
     "num_layers": 1,

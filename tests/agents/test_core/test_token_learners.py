@@ -223,11 +223,16 @@ def test_batch_that_does_not_fit_together_is_refused(change: dict[str, Any], tex
         ({"kl_coef": 0.1, "kl_kind": "k1"}, "gradient of k1 is 0"),
         ({"betas": (0.9, 1.0)}, "betas"),
         ({"epochs": 0}, "epochs must be at least 1"),
+        ({"gae_lambda": 1.5}, "gae_lambda must be from 0 to 1"),
+        ({"value_clip": 0.0}, "value_clip must be above 0"),
+        ({"distributed": "horovod"}, "distributed must be one of"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], text: str) -> None:
     with pytest.raises(ArgumentError, match=text):
-        TokenLearnerConfig(**change)
+        PPOTokenConfig(**{"kl_place": "loss", **change})
+    with pytest.raises(ArgumentError, match="scale must be one of"):
+        GRPOConfig(scale="mean")
 
 
 def test_learning_rate_warms_up_and_goes_to_zero() -> None:
@@ -465,6 +470,11 @@ def test_logits_that_a_model_changes_are_not_computed_in_chunks() -> None:
     assert torch.allclose(found, said[part.index - 1, part.targets], atol=1e-6)
 
 
+def test_config_of_another_learner_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="expected a PPOTokenConfig as config, got a GRPOC"):
+        PPOTokenLearner(tiny_llama(), GRPOConfig(), device="cpu")
+
+
 def test_item_longer_than_a_micro_batch_is_refused() -> None:
     learner = GRPOLearner(tiny_llama(), GRPOConfig(max_tokens=4), device="cpu")
     with pytest.raises(ArgumentError):
@@ -497,6 +507,17 @@ def test_stale_tokens_are_not_learned_from() -> None:
     expected = (batch.mask & ~np.isin(batch.items, items)).sum()
     with_old = dataclasses.replace(batch, lags=lags, logprobs=logprobs)
     assert int(whole._learned(with_old).sum()) == expected
+
+    # PPO's advantages are of all that was drawn, so those of the tokens that are left are the same.
+    advantages = {}
+    for max_lag in (None, 3):
+        config = PPOTokenConfig(max_lag=max_lag, normalize_advantages=False)
+        ppo = PPOTokenLearner(tiny_llama(), config, device="cpu")
+        torch.nn.init.ones_(ppo.value_head.weight)
+        work, _ = ppo._prepare(with_old, ppo._learned(with_old), 1)
+        advantages[max_lag] = work.tensors["advantages"]
+    assert torch.allclose(advantages[None], advantages[3], atol=1e-6)
+    assert int(sum(len(part.index) for part in work.parts)) == batch.mask.sum() - old.sum()
 
 
 def test_batch_of_old_tokens_alone_changes_nothing() -> None:

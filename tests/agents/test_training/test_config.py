@@ -6,7 +6,7 @@ import json
 import pytest
 from echoic.agents.plans import PlanningConfig
 from echoic.agents.training import TrainingConfig
-from echoic.agents.training.config import as_json, from_json
+from echoic.agents.training.config import from_json
 from echoic.errors import ArgumentError
 
 DEFAULTS = {
@@ -74,4 +74,4 @@ def test_a_backbone_is_the_policy_of_vectors_or_a_model_that_is_here(tmp_path):
 
 def test_settings_go_through_json(run):
     config = run(env_config={"corridor": 3}, seed=None, early_stop_success=0.5)
-    assert from_json(json.loads(json.dumps(as_json(config)))) == config
+    assert from_json(json.loads(json.dumps(dataclasses.asdict(config)))) == config

@@ -58,7 +58,7 @@ def test_an_environment_that_hangs_is_killed_and_the_run_goes_on(run, tmp_path, 
         metrics = asyncio.run(trainer.train())
         workers, evaluator = trainer._run.workers, trainer._run.evaluator
         environments = [actor.environment for actor in workers.groups[0]._actors]
-        environments += [seat.environment for seat in evaluator._seats]
+        environments.append(evaluator.seat.environment)
         pids = [one.worker_pid for one in environments]
     assert not mark.exists()
     # The step that hung is lost, and no other.

@@ -173,8 +173,7 @@ class EchoRLBenchmark:
             finally:
                 await method.aclose()
         finally:
-            if hasattr(backbone, "aclose"):
-                await backbone.aclose()
+            await _close(backbone)
 
     async def _check_task(self, task: str) -> bool:
         """Make the environment and reset it once; return whether it lists commands.
@@ -261,8 +260,10 @@ class EchoRLBenchmark:
                     if episode.ended in {"timeout", "error"}:
                         # It may be within a step, or broken.
                         await held.close(stuck=episode.ended == "timeout")
+                        await _close(policy)
                         held, policy = None, method.policy()
             finally:
+                await _close(policy)
                 if held is not None:
                     await held.close()
 
@@ -338,6 +339,12 @@ def _backbone(name: str) -> Any:
     if not status.startswith("ready"):
         raise _Skipped(status.removeprefix("skipped: "))
     return backbones.make_backbone(name)
+
+
+async def _close(used: Any) -> None:
+    """Close a policy or language model that can be closed."""
+    if hasattr(used, "aclose"):
+        await used.aclose()
 
 
 class _Held:

@@ -242,10 +242,10 @@ def cells_of(config: BenchmarkConfig) -> Iterator[CellName]:
 def _hash(settings: dict[str, Any]) -> str:
     try:
         text = json.dumps(settings, sort_keys=True, default=_plain)
-    except (TypeError, AttributeError) as error:
+    except TypeError as error:
         raise ArgumentError(f"settings of tasks and methods must be plain data: {error}") from None
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _plain(value: Any) -> Any:
-    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value.tolist()
+    return value.tolist() if hasattr(value, "tolist") else dataclasses.asdict(value)

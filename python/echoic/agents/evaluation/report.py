@@ -33,8 +33,8 @@ _NOTES = """\
 - Success is the environment's own signal, in an episode that the environment ended. Errors, \
 time-outs and episodes that a limit ended are failures.
 - Intervals of 95 %: success rates of methods that do not train have Wilson's, over episodes; all \
-others are an expanded bootstrap's, over runs for methods that train and else over episodes. There \
-is none for fewer than five, or where all are equal.
+others are an expanded bootstrap's, over runs for methods that train and else over episodes. Fewer \
+than five values, or equal ones, have no interval.
 - Tokens and costs are those of acting; the training cost is what a judge's tokens cost, by run.
 - Tokens per second are those read or written by the seconds of the episodes; 'new' leaves out \
 those from a cache.

@@ -119,37 +119,23 @@ class TokenBatch:
                 raise ArgumentError("rewards must be finite numbers")
 
     @classmethod
-    def from_rollouts(
-        cls,
-        batch: RolloutBatch,
-        *,
-        tokens: str = "tokens",
-        logprobs: str = "logprobs",
-        mask: str = "mask",
-        reward: str = "reward",
-        rewards: str = "rewards",
-    ) -> TokenBatch:
+    def from_rollouts(cls, batch: RolloutBatch) -> TokenBatch:
         """Take a batch of a rollout table, of any form; its versions say how old each token is.
 
-        Args:
-            batch: What ``RolloutTable.sample`` returned.
-            tokens: The column of token numbers.
-            logprobs: The column of log-probabilities under the policy that drew the tokens.
-            mask: The column that is not zero where the policy drew a token.
-            reward: The field of rewards, of a batch without rewards of tokens.
-            rewards: The column of rewards of tokens, if there is one. An item's is their sum.
+        Its columns are ``tokens``, ``logprobs``, ``mask`` and, if tokens have rewards, ``rewards``:
+        an item's is then their sum. Without them the field ``reward`` is the item's.
         """
-        cells = np.arange(batch.tokens) + np.repeat(
-            batch.starts - batch.offsets[:-1], batch.lengths
-        )
-        each = batch[rewards].reshape(-1)[cells] if rewards in batch.columns else None
+        shift = np.repeat(batch.starts - batch.offsets[:-1], batch.lengths)
+        cells = np.arange(batch.tokens) + shift
+        columns = {name: one.reshape(-1)[cells] for name, one in batch.columns.items()}
+        each = columns.get("rewards")
         plans: tuple[Any, ...] = tuple(batch.blobs(i).get("plans") for i in range(len(batch)))
         return cls(
-            tokens=batch[tokens].reshape(-1)[cells],
-            logprobs=batch[logprobs].reshape(-1)[cells],
-            mask=batch[mask].reshape(-1)[cells] != 0,
+            tokens=columns["tokens"],
+            logprobs=columns["logprobs"],
+            mask=columns["mask"] != 0,
             offsets=batch.offsets,
-            rewards=batch[reward] if each is None else _sums(each, batch.lengths),
+            rewards=batch["reward"] if each is None else _sums(each, batch.lengths),
             group_offsets=offsets_of(batch.group_sizes),
             lags=batch.target - batch.versions.reshape(-1)[cells],
             token_rewards=each,
@@ -171,15 +157,9 @@ class TokenBatch:
     ) -> TokenBatch:
         """Put items together, each with a value for each of its tokens.
 
-        Args:
-            tokens: The token numbers of each item, its prompt included.
-            logprobs: Log-probabilities under the policy that drew them; anything for a prompt.
-            mask: Not zero where the policy drew the token.
-            group_sizes: How many items each group has, in their order.
-            rewards: What each item earned; or else
-            token_rewards: what each of its tokens earned.
-            lags: By how many versions each token's policy was behind; none by default.
-            plans: What the soft prefixes of each item were made of.
+        Arguments are as the attributes, in lists with an element for each item. ``logprobs`` may be
+        anything at a prompt, and ``rewards`` are given or else ``token_rewards``. ``group_sizes``
+        says how many items each group has, in their order. No lags are lags of 0.
         """
         if (rewards is None) == (token_rewards is None):
             raise ArgumentError("expected either rewards or token_rewards")

@@ -1,23 +1,18 @@
 """The prefix cache: keys and values that outlive the rollout that computed them.
 
-A :class:`PagePool` has a fixed number of pages, each for the keys and values of one token in all
-layers. Their contents are in *planes*: tensors with a row for each page, two for each layer of a
-model. A page is a number, so reading a sequence is one gather. Pages of one token let sequences
-share exactly the tokens that they have in common, without copying a half-filled page.
+A :class:`PagePool` has pages, each for the keys and values of one token in all layers, so that
+sequences share exactly the tokens that they have in common. Their contents are in *planes*: tensors
+with a row for each page, two for each layer.
 
-A manager joins a pool with a radix tree of the tokens in its pages. Rollouts take pages, publish
-what they computed to the tree, and start where the longest cached prefix of their tokens ends. When
-pages run out, ends of unused prefixes are evicted, the longest unused first. New weights flush the
-cache: keys and values of other weights are never read again.
+A :class:`KVCacheManager` joins a pool with a :class:`RadixTree` of the tokens in its pages.
+Rollouts take pages, publish what they computed to the tree, and start where the longest cached
+prefix of their tokens ends. When pages run out, ends of unused prefixes are evicted, the longest
+unused first. New weights flush the cache.
 
-The last token of a sequence is never reused, since the next one is drawn from its logits. So an
-exact repeat of n tokens reuses n - 1.
-
-Counts are of tokens, taken where they happen: ``reused_tokens`` of prefixes that a rollout started
-behind, ``computed_tokens`` of pages that were filled.
-
-A manager is not locked. An engine's belongs to its worker thread; other threads may call
-:meth:`KVCacheManager.get_cache_stats`.
+The last token of a sequence is never reused, since the next one is drawn from its logits. Counts
+are of tokens: ``reused_tokens`` of prefixes that a rollout started behind, ``computed_tokens`` of
+pages that were filled. A manager is not locked: an engine's belongs to its worker thread; other
+threads may call :meth:`KVCacheManager.get_cache_stats`.
 """
 
 from __future__ import annotations
@@ -143,8 +138,8 @@ def as_tokens(sequence: Any) -> tuple[Hashable, ...]:
     )
 
 
-def common(one: tuple[Hashable, ...], other: tuple[Hashable, ...]) -> int:
-    """Return how many tokens two sequences have in common from their start.
+def common(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
+    """Return how many items two tuples, or two texts of bytes, have in common from their start.
 
     >>> common((1, 2, 3), (1, 2, 4, 5))
     2
@@ -180,7 +175,16 @@ class Node:
 
 
 class RadixTree:
-    """Cached prefixes.
+    """Which prefixes are cached, and in which pages.
+
+    A path from the root spells a sequence; each node has a piece of it, and a page for each token
+    of the piece. The user of a prefix pins its last node, which pins all nodes above; a leaf
+    without pins can be evicted. A token is any hashable value, and compared by itself, not by its
+    hash: the id of a token, or the bytes of an embedding or a row of states.
+
+    Invariants: children of a node start with different tokens; no page is in two nodes;
+    ``node.pins`` counts the pins on the node and below it; ``pinned + evictable == size``, in
+    tokens; every unpinned leaf has an entry in ``_idle`` that is not later than its last use.
 
     >>> tree = RadixTree()
     >>> tree.insert((1, 2, 3), np.array([7, 8, 9]))[0]
@@ -214,34 +218,25 @@ class RadixTree:
         A node whose piece is left in its middle is split, so that the prefix ends with a node.
         """
         self._clock += 1
-        node, done = self.root, 0
-        pages: list[NDArray[np.int64]] = []
-        while done < len(tokens):
-            child = node.children.get(tokens[done])
-            if child is None:
-                break
-            same = common(child.piece, tokens[done : done + len(child.piece)])
-            if same < len(child.piece):
-                child = self._split(child, same)
-            child.last_use = self._clock
-            pages.append(child.pages)
-            done += same
-            node = child
-        return node, np.concatenate(pages) if pages else _NOTHING
+        node, pages = self.root, [_NOTHING]
+        for child, same in self._walk(tokens):
+            node = self._split(child, same) if same < len(child.piece) else child
+            node.last_use = self._clock
+            pages.append(node.pages)
+        return node, np.concatenate(pages)
 
     def length(self, tokens: tuple[Hashable, ...]) -> int:
         """Return how many of ``tokens`` are cached, without counting as a use."""
-        node, done = self.root, 0
-        while done < len(tokens):
-            child = node.children.get(tokens[done])
-            if child is None:
-                break
-            same = common(child.piece, tokens[done : done + len(child.piece)])
-            done += same
-            if same < len(child.piece):
-                break
-            node = child
-        return done
+        return sum(same for _, same in self._walk(tokens))
+
+    def _walk(self, tokens: tuple[Hashable, ...]) -> Iterator[tuple[Node, int]]:
+        """Yield nodes from the root on, and how many tokens of their pieces are in ``tokens``."""
+        node, done, whole = self.root, 0, True
+        while whole and done < len(tokens) and tokens[done] in node.children:
+            node = node.children[tokens[done]]
+            same = common(node.piece, tokens[done : done + len(node.piece)])
+            done, whole = done + same, same == len(node.piece)
+            yield node, same
 
     def insert(
         self, tokens: tuple[Hashable, ...], pages: NDArray[np.int64]

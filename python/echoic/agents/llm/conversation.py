@@ -31,12 +31,12 @@ from echoic.errors import ArgumentError, CollectorError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from echoic.agents.llm.handles import RolloutEngine
+    from echoic.agents.llm.requests import RolloutEngine
     from echoic.agents.llm.soft_prefix import TurnPlans
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["Conversation", "TurnCounts"]
+__all__ = ["Answer", "Conversation", "TurnCounts"]
 
 # In place of an answer in what a template renders, and around the number of a control token. Said
 # texts can't contain them.
@@ -186,8 +186,8 @@ class Conversation:
 
         The template gets their schemas; if it does not show them, a system message does.
         """
-        if self.messages:
-            raise ArgumentError("tools must be offered before the first message")
+        if self.messages or self.tokenizer is None:
+            raise ArgumentError("tools are offered before the first message, and need a tokenizer")
         self._tools = [dict(tool) for tool in tools] or None
         self._tools_text = ""
         if self._tools:
@@ -212,7 +212,7 @@ class Conversation:
         """
         if self._busy:
             raise ArgumentError("an answer is being drawn: a conversation has one turn at a time")
-        given = [*self._ahead(), *self._plan()]
+        given = self._planned_ahead()
         most = self.sampling.max_new_tokens if max_new_tokens is None else max_new_tokens
         if (needed := len(self.tokens) + len(given) + most) > self.limit:
             raise ArgumentError(
@@ -299,16 +299,27 @@ class Conversation:
             "rewards": np.array(self._rewards, np.float32),
         }
 
-    def _plan(self) -> list[int]:
-        """Return the virtual tokens before the next answer; one that was cancelled keeps them."""
+    def _planned_ahead(self) -> list[int]:
+        """Return the ids between the last answer and the next one, with those of a plan.
+
+        The plan is before the words of the template that begin an answer: a model whose answers
+        begin after something else writes nonsense until it has learned to read plans.
+        """
+        ids = self._ahead()
         if self.plans is None:
-            return []
+            return ids
         if self._planned is None:
+            # An answer that is cancelled, and drawn again, has the same plan.
             last = max(self._answers, default=-1)
             said = "\n".join(one["content"] for one in self.messages[last + 1 :])
-            observed = said if self._observed is None else self._observed
-            self._planned = self.plans.plan(observed)
-        return self._planned
+            self._planned = self.plans.plan(said if self._observed is None else self._observed)
+        begins: list[int] = []
+        if self._said:
+            chat = [{"role": "user", "content": "."}]
+            plain, whole = (self._render(chat, add_generation_prompt=one) for one in (False, True))
+            begins = self._encode(whole.removeprefix(plain))
+        at = len(ids) - len(begins) if ids[-len(begins) :] == begins else len(ids)
+        return [*ids[:at], *self._planned, *ids[at:]]
 
     def _add(self, role: str, text: str, **fields: Any) -> None:
         self.messages.append({"role": role, "content": _MARKS.sub("", text), **fields})

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from echoic.agents.bandwidth import BandwidthConfig, BandwidthEfficiencyTracker
+from echoic.agents.bandwidth import BandwidthEfficiencyTracker
 from echoic.agents.devices import resolve
 from echoic.agents.llm.batcher import Batcher, PolicyRunner, Progress, Rollout, read_states
 from echoic.agents.llm.cache import KVCacheManager, as_tokens
@@ -35,10 +35,11 @@ from echoic.agents.llm.requests import (
     SamplingParams,
     check_reward,
 )
+from echoic.agents.llm.scheduler import costs
 from echoic.errors import ArgumentError, ClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
     from echoic.agents.llm.batcher import Runner
 
@@ -93,15 +94,7 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
         self.config = config or ExecutionConfig()
         super().__init__(self.config.priority_queue_size, self.config.max_results)
         self.device = resolve(device)
-        self.tracker = tracker or BandwidthEfficiencyTracker(
-            BandwidthConfig(
-                attention_scale=self.config.bandwidth_scale,
-                schedule_epsilon=self.config.schedule_epsilon,
-                bandwidth_weight=self.config.bandwidth_weight,
-                queue_weight=self.config.queue_weight,
-                enable_bandwidth_scheduling=self.config.enable_bandwidth_scheduling,
-            )
-        )
+        self.tracker = tracker or BandwidthEfficiencyTracker(costs(self.config))
         self.cache: KVCacheManager | None = None
         self.model = self._read_model(model)
         arguments = (self.config, self.tracker, time.monotonic)
@@ -262,7 +255,7 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
         if self._pumping is not None and not self._pumping.get_loop().is_closed():
             self._pumping.cancel()
         if self._worker is not None:
-            self._worker.shutdown(wait=True, cancel_futures=True)
+            self._worker.shutdown(cancel_futures=True)
         self._fail_all("shutdown", "the engine was shut down")
 
     async def aclose(self) -> None:
@@ -305,7 +298,7 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
         model = self.model
         if not tokens:
             raise ArgumentError("a rollout needs at least one token to start from")
-        virtual = {
+        virtual: dict[Hashable, bytes] = {
             token: self._vector(token, vector) for token, vector in request.embeddings.items()
         }
         given = (*(t for t in tokens if t not in virtual), *request.sampling.forced)
@@ -339,7 +332,7 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
             raise ArgumentError(
                 f"the embedding of {token} must be {width} finite numbers; got shape {row.shape}"
             )
-        return row.tobytes()
+        return bytes(row.tobytes())
 
     def _start(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()

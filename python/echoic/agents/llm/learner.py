@@ -1,14 +1,10 @@
 """GRPO, RLOO and PPO: causal language models that learn from what their answers earned.
 
-A :class:`TokenLearner` takes a batch of groups, compares each token's probability with the one that
-it had when it was drawn, and raises that of tokens which were better than expected.
-
-GRPO (Shao et al. 2024, arXiv:2402.03300) compares an answer with the mean of its group. Later
-variants are settings: the asymmetric clip and the mean over all tokens of DAPO (arXiv:2503.14476),
-the fixed length and the missing deviation of Dr. GRPO (arXiv:2503.20783), ratios of whole sequences
-of GSPO (arXiv:2507.18071). RLOO (Ahmadian et al. 2024, arXiv:2402.14740) is REINFORCE with the mean
-of the *other* answers as the baseline. PPO (Schulman et al. 2017, arXiv:1707.06347) compares with
-values, which a linear layer on the model's last hidden states learns.
+A :class:`TokenLearner` compares each token's probability with the one that it had when it was
+drawn, and raises that of tokens which were better than expected. GRPO (arXiv:2402.03300) compares
+an answer with the mean of its group; DAPO (2503.14476), Dr. GRPO (2503.20783) and GSPO (2507.18071)
+are settings. RLOO (2402.14740) is REINFORCE with the mean of the *other* answers as the baseline.
+PPO (1707.06347) compares with values, which a layer on the model's last hidden states learns.
 
 Invariants:
 
@@ -51,7 +47,7 @@ from echoic.agents.llm.loss import (
     importance_ratio,
     keeps_apart,
     lay_out,
-    output_layer,
+    make_value_head,
     recomputed,
     score,
     token_kl,
@@ -121,7 +117,7 @@ class TokenLearnerConfig:
     #: it was drawn, up to ``max_importance`` (the decoupled objective of AReaL, arXiv:2505.24298).
     proximal: Literal["behaviour", "start"] = "behaviour"
     max_importance: float = 2.0
-    #: How tokens are averaged, see ``token_loss.token_weights``.
+    #: How tokens are averaged, see ``loss.token_weights``.
     aggregation: Aggregation = "token_mean"
     #: The length that stands for every item's, for ``aggregation="fixed_length"``.
     fixed_length: int | None = None
@@ -155,36 +151,36 @@ class TokenLearnerConfig:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        for name, known in _CHOICES.items():
-            _checks.one_of(self, name, known)
+        for name in _CHOICES.keys() & vars(self).keys():
+            _checks.one_of(self, name, _CHOICES[name])
         given = {name for name, value in vars(self).items() if value is not None}
         above = {"learning_rate", "temperature", "max_importance", "max_grad_norm"}
         least = {"weight_decay", "clip_low", "clip_high", "kl_coef", "entropy_coef"}
-        _checks.number(self, *given & above, above=0)
-        _checks.number(self, *given & least, least=0)
+        _checks.number(self, *given & {*above, "value_learning_rate", "value_clip"}, above=0)
+        _checks.number(self, *given & {*least, "value_loss_coef"}, least=0)
+        _checks.number(self, *given & {"gamma", "gae_lambda"}, least=0, most=1)
         _checks.whole(self, *given & {"warmup_steps", "max_lag"}, least=0)
         counts = {"epochs", "fixed_length", "max_tokens", "total_steps", "chunk"}
         _checks.whole(self, *given & counts)
+        wrong = ""
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ArgumentError(f"betas are two numbers from 0 to below 1, got {self.betas}")
-        if (self.schedule == "constant") != (self.total_steps is None):
-            raise ArgumentError(
+            wrong = f"betas are two numbers from 0 to below 1, got {self.betas}"
+        elif (self.schedule == "constant") != (self.total_steps is None):
+            wrong = (
                 'schedules "linear" and "cosine" end at total_steps, and "constant" has none; got '
                 f"{self.schedule!r} and {self.total_steps}"
             )
-        if self.total_steps is not None and self.total_steps <= self.warmup_steps:
-            raise ArgumentError(
-                f"total_steps ({self.total_steps}) come after warmup_steps ({self.warmup_steps})"
-            )
-        if (self.aggregation == "fixed_length") != (self.fixed_length is not None):
-            raise ArgumentError(
-                'fixed_length belongs to aggregation="fixed_length", and only there'
-            )
-        if self.kl_coef > 0 and self.kl_place == "loss" and self.kl_kind == "k1":
-            raise ArgumentError(
+        elif self.total_steps is not None and self.total_steps <= self.warmup_steps:
+            wrong = f"total_steps ({self.total_steps}) come after warmup_steps {self.warmup_steps}"
+        elif (self.aggregation == "fixed_length") != (self.fixed_length is not None):
+            wrong = 'fixed_length belongs to aggregation="fixed_length", and only there'
+        elif self.kl_coef > 0 and self.kl_place == "loss" and self.kl_kind == "k1":
+            wrong = (
                 'the gradient of k1 is 0 on average: take kl_kind "k2" or "k3", or '
                 'kl_place="reward", where k1 is right'
             )
+        if wrong:
+            raise ArgumentError(wrong)
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
@@ -197,7 +193,7 @@ class TokenLearnerConfig:
         return self.learning_rate * left
 
 
-_CHOICES: dict[str, tuple[str, ...]] = {
+_CHOICES: dict[str, tuple[Any, ...]] = {
     "schedule": get_args(Schedule),
     "ratio_level": get_args(RatioLevel),
     "proximal": ("behaviour", "start"),
@@ -205,6 +201,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "kl_kind": get_args(KlKind),
     "kl_place": ("loss", "reward"),
     "distributed": (None, *get_args(Distributed)),
+    "scale": ("group", "batch", "none"),
+    "ddof": (0, 1),
 }
 # Settings that a checkpoint does not depend on.
 _HOW = ("max_tokens", "packed", "chunk", "checkpointing", "distributed")
@@ -223,7 +221,7 @@ class _Work:
 
 
 class TokenLearner(ABC):
-    """A policy, its optimizer and its reference; see :class:`GRPOLearner` for an example.
+    """A policy, its optimizer and its reference.
 
     Parameters of 16 bits learn by float32 copies (4 bytes more for each), so that steps which are
     smaller than their last digit add up.
@@ -275,32 +273,35 @@ class TokenLearner(ABC):
         self._reference = self._make_reference(reference)
         if self._reference is not None:
             self.ranks.place(self._reference, decoder_layers(self._reference))
-        #: The layer that learns values, of :class:`PPOTokenLearner`.
-        self.value_head = self._make_value_head() if self._has_values else None
         self.ranks.place(self.policy, self._layers)
-        groups = [[one for one in self.policy.parameters() if one.requires_grad]]
-        if not groups[0]:
+        parameters = [one for one in self.policy.parameters() if one.requires_grad]
+        if not parameters:
             raise ArgumentError("no parameter of the policy requires a gradient")
-        # Of the groups of parameters, when the schedule is at its height.
-        self._rates = [self.config.learning_rate]
-        if self.value_head is not None:
-            self.ranks.place(self.value_head)
-            groups.append(list(self.value_head.parameters()))
-            self._rates.append(self.config.value_learning_rate)
-        self._masters = MasterWeights([one for group in groups for one in group])
-        masters = iter(self._masters.parameters)
+        self._masters = MasterWeights(parameters)
         self.optimizer = torch.optim.AdamW(
-            [{"params": [next(masters) for _ in group]} for group in groups],
+            self._masters.parameters,
             lr=self.config.learning_rate,
             betas=self.config.betas,
             weight_decay=self.config.weight_decay,
         )
+        # Of the optimizer's groups, when the schedule is at its height.
+        self._rates = [self.config.learning_rate]
+        #: The layer that learns values, of :class:`PPOTokenLearner`.
+        self.value_head: Any = None
+        if self._has_values:
+            self.value_head = make_value_head(self.policy, self.device)
+            self.ranks.place(self.value_head)
+            self._add(self.value_head, self.config.value_learning_rate)
         #: The soft prefix that learns with the policy; see :meth:`attach`.
         self.plans: PlanPrefix | None = None
         #: Batches that were learned from.
         self.updates = 0
         #: Steps of the optimizer: one in each epoch of an update.
         self.steps = 0
+
+    def _add(self, module: Any, learning_rate: float) -> None:
+        self.optimizer.add_param_group({"params": list(module.parameters())})
+        self._rates.append(learning_rate)
 
     def attach(self, plans: PlanPrefix) -> None:
         """Let a soft prefix learn with the policy, at a learning rate of its own.
@@ -311,8 +312,7 @@ class TokenLearner(ABC):
         if self.plans is not None or self.config.distributed is not None:
             raise ArgumentError("a learner in one process takes one soft prefix, before it learns")
         self.plans = plans.to(self.device)
-        self.optimizer.add_param_group({"params": list(plans.parameters())})
-        self._rates.append(plans.config.learning_rate)
+        self._add(plans, plans.config.learning_rate)
 
     def _make_reference(self, given: Any) -> Any:
         """Return the reference model; None without one, or if it is the policy without adapters."""
@@ -328,29 +328,14 @@ class TokenLearner(ABC):
         model = copy.deepcopy(self.policy) if given is None else given.to(self.device)
         return model.eval().requires_grad_(requires_grad=False)
 
-    def _make_value_head(self) -> Any:
-        head = output_layer(self.policy)
-        if head is None:
-            raise ArgumentError(
-                "values are learned from the inputs of the model's output layer: the policy needs "
-                "get_output_embeddings(), as models of transformers have it"
-            )
-        layer = torch.nn.Linear(head.weight.shape[-1], 1, device=self.device)
-        for one in layer.parameters():
-            torch.nn.init.zeros_(one)
-        return layer
-
     @abstractmethod
     def _estimate(
         self, batch: TokenBatch, learned: Array, parts: list[MicroBatch], costs: Array
     ) -> tuple[dict[str, Array], dict[str, float]]:
         """Return arrays of tokens, ``advantages`` at least, and metrics.
 
-        Args:
-            batch: The batch of this rank.
-            learned: The tokens that are learned from.
-            parts: All that the policy drew, however old.
-            costs: What is subtracted from the reward at each token.
+        ``parts`` has all that the policy drew, however old; ``costs`` is what is subtracted from
+        the reward at each token.
         """
 
     def update(self, batch: TokenBatch | RolloutBatch) -> dict[str, float]:
@@ -360,14 +345,13 @@ class TokenLearner(ABC):
         metrics of the whole; a share may be empty.
 
         Returns:
-            ``loss`` and its parts ``policy_loss``, ``kl`` and ``entropy``; ``clip_fraction`` with
-            its sides ``clip_low_fraction`` and ``clip_high_fraction``; ``ratio_mean``,
-            ``ratio_min``, ``ratio_max`` and ``effective_samples`` (the share of tokens or items
-            that the ratios leave); ``kl_behaviour``: the divergence from the policy that drew;
-            ``grad_norm``, ``learning_rate``; ``tokens``, ``stale_tokens``, ``items``,
-            ``micro_batches``, ``reward``, ``advantage_std``; ``stepped``: 0 if every token was too
-            old, so that nothing was learned. Several epochs are averaged. PPO adds
-            ``value_loss``, ``value_mean`` and ``explained_variance``.
+            ``loss`` and its parts ``policy_loss``, ``kl``, ``entropy``; ``clip_fraction``, with
+            those of its sides, ``clip_low_fraction`` and ``clip_high_fraction``; ``ratio_mean``,
+            ``ratio_min``, ``ratio_max``, and ``effective_samples``, the share that the ratios
+            leave; ``kl_behaviour``, the divergence from the policy that drew; ``grad_norm``,
+            ``learning_rate``, ``tokens``, ``stale_tokens``, ``items``, ``micro_batches``,
+            ``reward``, ``advantage_std``; ``stepped``, 0 if every token was too old. Of PPO also
+            ``value_loss``, ``value_mean``, ``explained_variance``. Epochs are averaged.
 
         Raises:
             ArgumentError: If an item is longer than ``max_tokens``.
@@ -398,9 +382,8 @@ class TokenLearner(ABC):
             work, estimated = self._prepare(found, learned, tokens)
             epochs = [self._epoch(work, epoch) for epoch in range(self.config.epochs)]
         self.updates += 1
-        for name in epochs[0]:
-            metrics[name] = float(np.mean([epoch[name] for epoch in epochs]))
-        return {**metrics, **estimated, "micro_batches": len(work.parts)}
+        means = {name: float(np.mean([one[name] for one in epochs])) for name in epochs[0]}
+        return {**metrics, **means, **estimated, "micro_batches": len(work.parts)}
 
     def _learned(self, batch: TokenBatch) -> Array:
         """Return the mask of the policy's tokens that are not too old."""
@@ -410,8 +393,7 @@ class TokenLearner(ABC):
         if self.config.ratio_level != "token":
             # The ratio of an item is that of all of its tokens, or of another item.
             is_old = (batch.count(is_old) > 0)[batch.items]
-        kept: Array = batch.mask & ~is_old
-        return kept
+        return np.asarray(batch.mask & ~is_old)
 
     def _parts(self, batch: TokenBatch, mask: Array) -> list[MicroBatch]:
         """Split the items that have tokens in ``mask`` into micro-batches, as many in each rank."""
@@ -421,12 +403,10 @@ class TokenLearner(ABC):
         if budget is not None and len(items):
             lengths = batch.lengths[items]
             plan, count = plan_micro_batches(lengths, np.zeros_like(lengths), 1, budget)
-        settings: Any = {"packed": self.config.packed, "device": self.device}
         # Shards are gathered in every pass, which takes all ranks: the last parts may be empty.
-        return [
-            lay_out(batch, mask, items[plan == number], **settings)
-            for number in range(self.ranks.most(count))
-        ]
+        chosen = [items[plan == number] for number in range(self.ranks.most(count))]
+        how: Any = {"packed": self.config.packed, "device": self.device}
+        return [lay_out(batch, mask, one, **how) for one in chosen]
 
     def _prepare(
         self, batch: TokenBatch, learned: Array, tokens: float
@@ -569,7 +549,7 @@ class TokenLearner(ABC):
         return [one for group in self.optimizer.param_groups for one in group["params"]]
 
     def _rate(self) -> float:
-        return self.config.rate(self.steps)
+        return float(self.config.rate(self.steps))
 
     def weights(self) -> dict[str, Tensor]:
         """Return the policy's weights for workers, without a copy where none is needed.
@@ -662,7 +642,7 @@ class TokenLearner(ABC):
         for name, tensor in frozen:
             digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
             raw = whole(tensor.detach()).contiguous().flatten().view(torch.uint8)
-            digest.update(raw.cpu().numpy().tobytes())
+            digest.update(raw.cpu().numpy())
         return digest.hexdigest()
 
 
@@ -699,33 +679,9 @@ class GRPOConfig(TokenLearnerConfig):
     #: 1 reduces the count by one for a variance, as TRL does.
     ddof: Literal[0, 1] = 0
 
-    def __post_init__(self) -> None:
-        """Check every field."""
-        super().__post_init__()
-        _checks.one_of(self, "scale", ("group", "batch", "none"))
-        _checks.one_of(self, "ddof", (0, 1))
-
 
 class GRPOLearner(_GroupLearner):
-    """A token policy that learns by GRPO.
-
-    >>> import torch
-    >>> from echoic.agents.llm import GRPOConfig, GRPOLearner, TokenBatch
-    >>> # The logits of what follows each of eight tokens.
-    >>> bigrams = torch.nn.Embedding.from_pretrained(torch.zeros(8, 8), freeze=False)
-    >>> learner = GRPOLearner(bigrams, GRPOConfig(learning_rate=0.1), device="cpu")
-    >>> guess = -2.0794  # log(1 / 8): all tokens are alike at first.
-    >>> batch = TokenBatch.from_items(
-    ...     tokens=[[1, 5], [1, 3]], logprobs=[[0, guess]] * 2, mask=[[0, 1]] * 2,
-    ...     rewards=[1.0, 0.0], group_sizes=[2],
-    ... )
-    >>> metrics = learner.update(batch)
-    >>> metrics["tokens"], round(metrics["ratio_mean"], 3), metrics["clip_fraction"]
-    (2, 1.0, 0.0)
-    >>> liked, disliked = learner.policy.weight[1, [5, 3]].tolist()
-    >>> round(liked, 3), round(disliked, 3)
-    (0.1, -0.1)
-    """
+    """A token policy that learns by GRPO."""
 
     _config = GRPOConfig
 
@@ -784,15 +740,6 @@ class PPOTokenConfig(TokenLearnerConfig):
     # At each token; in a reward k1 has no bias.
     kl_kind: KlKind = "k1"
     kl_place: Literal["loss", "reward"] = "reward"
-
-    def __post_init__(self) -> None:
-        """Check every field."""
-        super().__post_init__()
-        _checks.number(self, "gamma", "gae_lambda", least=0, most=1)
-        _checks.number(self, "value_loss_coef", least=0)
-        _checks.number(self, "value_learning_rate", above=0)
-        if self.value_clip is not None:
-            _checks.number(self, "value_clip", above=0)
 
 
 class PPOTokenLearner(TokenLearner):

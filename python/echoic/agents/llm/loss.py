@@ -26,6 +26,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from echoic.agents.devices import put
+from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -82,10 +83,11 @@ def lay_out(
     ids, positions = np.zeros((2, *shape), np.int64)
     ids[row, column], positions[row, column] = batch.tokens[flat], position
     # A token is predicted at the one before it.
-    of_tokens = row, column - 1, batch.tokens[flat], flat, local
-    learned = [put(one[mask[flat]], np.int64, device) for one in of_tokens]
+    of_tokens = {"rows": row, "columns": column - 1, "index": flat, "items": local}
+    of_tokens["targets"] = batch.tokens[flat]
+    learned = {name: put(one[mask[flat]], np.int64, device) for name, one in of_tokens.items()}
     ids, positions = (put(one, np.int64, device) for one in (ids, positions))
-    return MicroBatch(ids, positions if packed else None, *learned, size=len(items))
+    return MicroBatch(ids, positions if packed else None, size=len(items), **learned)
 
 
 def score(
@@ -103,7 +105,7 @@ def score(
     model's dtype: ratios of probabilities lose their meaning in 8 bits.
 
     Logits are computed at the learned tokens alone, as prompts are often longer than answers. With
-    ``chunk`` they are computed for so many tokens at a time, and again for the gradient.
+    ``chunk`` they are computed for this many tokens at a time, and again for the gradient.
     """
     head = output_layer(policy)
     scored: list[tuple[Tensor, Tensor]] = []
@@ -159,6 +161,20 @@ def output_layer(policy: Any) -> Any:
     """Return the layer that makes logits of hidden states, or None: not every module names one."""
     find = getattr(policy, "get_output_embeddings", None)
     return None if find is None else find()
+
+
+def make_value_head(policy: Any, device: torch.device) -> nn.Linear:
+    """Return a layer that makes values of hidden states, all 0 at first."""
+    head = output_layer(policy)
+    if head is None:
+        raise ArgumentError(
+            "values are learned from the inputs of the model's output layer: the policy needs "
+            "get_output_embeddings(), as models of transformers have it"
+        )
+    layer = nn.Linear(head.weight.shape[-1], 1, device=device)
+    for one in layer.parameters():
+        nn.init.zeros_(one)
+    return layer
 
 
 @contextmanager
@@ -275,15 +291,10 @@ def token_weights(
 def importance_ratio(log_ratio: Tensor, items: Tensor, size: int, level: RatioLevel) -> Tensor:
     """Return how much likelier a token, or the whole of its item, is than it was, (tokens,).
 
-    As ``echoic.primitives.compute_importance_weights``, with a gradient; an item's ratio is that of
-    each of its tokens. Ratios are bounded to exp(±20).
-
-    Args:
-        log_ratio: Differences of log-probabilities, (tokens,).
-        items: The item of each token, from 0 on, (tokens,).
-        size: How many items there are.
-        level: ``"token"``; ``"sequence"``: the product over an item; ``"sequence_mean"``: its
-            geometric mean (GSPO, arXiv:2507.18071).
+    As ``echoic.primitives.compute_importance_weights``, with a gradient. ``log_ratio`` has
+    differences of log-probabilities, ``items`` the item of each token, of ``size`` items. With the
+    levels ``"sequence"`` and ``"sequence_mean"`` (GSPO, arXiv:2507.18071) the product over an item,
+    or its geometric mean, is the ratio of each of its tokens. Ratios are bounded to exp(±20).
     """
     if level != "token":
         sums = log_ratio.new_zeros(size).index_add(0, items, log_ratio)

@@ -175,9 +175,13 @@ class PagedBatch:
         for start, end, pages, mask in self._pieces:
             if pages is None:
                 # It begins its sequence, so that it sees nothing but itself.
-                own = (x[start:end].transpose(0, 1)[None] for x in (query, key, value))
                 result = functional.scaled_dot_product_attention(
-                    *own, is_causal=True, scale=scale, enable_gqa=group > 1
+                    query[start:end].transpose(0, 1)[None],
+                    key[start:end].transpose(0, 1)[None],
+                    value[start:end].transpose(0, 1)[None],
+                    is_causal=True,
+                    scale=scale,
+                    enable_gqa=group > 1,
                 )
                 seen[start:end] = result[0].transpose(0, 1)
                 continue

@@ -81,7 +81,8 @@ class RemoteConfig:
 
     def __post_init__(self) -> None:
         _checks.whole(self, "max_concurrent_rollouts", "priority_queue_size", "attempts")
-        _checks.whole(self, "max_results")
+        _checks.whole(self, "max_results", "affinity_block")
+        _checks.whole(self, "affinity_slack", least=0)
         _checks.number(self, "timeout", "stall", above=0, finite=False)
         _checks.number(self, "backoff", "max_backoff", "aging", least=0, finite=False)
 
@@ -104,11 +105,6 @@ class PrefixRouter:
     def __init__(
         self, replicas: int, *, block: int = 64, remembered: int = 65536, slack: int = 8
     ) -> None:
-        for name, number in (("replicas", replicas), ("block", block), ("remembered", remembered)):
-            if number < 1:
-                raise ArgumentError(f"{name} must be at least 1, not {number}")
-        if slack < 0:
-            raise ArgumentError(f"slack must not be negative, and is {slack}")
         self._block = block
         self._remembered = remembered
         self._slack = slack
@@ -123,8 +119,6 @@ class PrefixRouter:
             allowed: Replicas that may be chosen; all by default.
         """
         candidates = sorted(range(len(self.loads)) if allowed is None else allowed)
-        if not candidates:
-            raise ArgumentError("expected at least one allowed replica, got none")
         digests = self._digests(prompt)
         idlest = min(self.loads[replica] for replica in candidates)
         free = [one for one in candidates if self.loads[one] <= idlest + self._slack]
@@ -303,12 +297,8 @@ class RemoteEngine(RolloutEngine[_Rollout]):
     ) -> str:
         """Submit a rollout and return its name, after waiting for room in the queue.
 
-        Args:
-            state_sequence: The prompt: token ids where the servers take them, text otherwise.
-            priority: Rollouts of higher priority are admitted sooner.
-            metadata: Returned with the result; the tracker records ``reward``.
-            sampling: How tokens are drawn.
-            timeout: Seconds until it is stopped; by default the configuration's.
+        ``state_sequence`` is token ids where the servers take them, text otherwise. The other
+        arguments are those of ``AsyncExecutionEngine.submit_rollout``.
         """
         prompt = self._checked(state_sequence)
         sampling = sampling or SamplingParams()
@@ -352,8 +342,7 @@ class RemoteEngine(RolloutEngine[_Rollout]):
     ) -> None:
         """Load new weights into every replica, one after the other, and empty their caches.
 
-        A replica gets no rollouts while it is updated, and finishes those it has first. With
-        several replicas the others go on. Later rollouts are of the new version.
+        A replica first finishes its rollouts, and gets no others meanwhile.
 
         Args:
             version: Version of the new weights, above the last.

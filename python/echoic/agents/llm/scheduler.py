@@ -6,8 +6,7 @@ A rollout's score is
 
 where r is ``reward_weight`` times its priority, made positive as in ``BandwidthAwareScheduler``,
 b_eff the cost of its tokens that are not cached, and q the longest time that any rollout is waiting
-now, in measured seconds. So q is one number for all: the slower the queue, the less costs count
-against rewards. (With each rollout's own time, longer waiting would lower the score.)
+now, in seconds. (With each rollout's own time, longer waiting would lower the score.)
 
 No rollout starves. The factor grows with waiting, so that a rollout whose quotient is k times
 larger can overtake only for (k - 1) / latency_weight seconds; and rollouts that have waited for
@@ -38,6 +37,18 @@ __all__ = ["LatencyScheduler", "Waiting"]
 
 # Seconds for which an order is kept while time passes. Rollouts take longer.
 _FRESH = 0.02
+
+
+def costs(config: ExecutionConfig) -> BandwidthConfig:
+    """Return the part of an engine's settings that weighs costs."""
+    return BandwidthConfig(
+        attention_scale=config.bandwidth_scale,
+        schedule_epsilon=config.schedule_epsilon,
+        bandwidth_weight=config.bandwidth_weight,
+        queue_weight=config.queue_weight,
+        enable_bandwidth_scheduling=config.enable_bandwidth_scheduling,
+        aging_bound=config.timeout / 2,
+    )
 
 
 @dataclass
@@ -71,16 +82,7 @@ class LatencyScheduler:
     ) -> None:
         self._config = config
         self._clock = clock
-        self._costs = BandwidthAwareScheduler(
-            BandwidthConfig(
-                attention_scale=config.bandwidth_scale,
-                schedule_epsilon=config.schedule_epsilon,
-                bandwidth_weight=config.bandwidth_weight,
-                queue_weight=config.queue_weight,
-                enable_bandwidth_scheduling=config.enable_bandwidth_scheduling,
-                aging_bound=config.timeout / 2,
-            )
-        )
+        self._costs = BandwidthAwareScheduler(costs(config))
         self._waiting: dict[str, Waiting] = {}
         self._heap: list[tuple[float, int, Waiting]] = []
         self._numbers = itertools.count()

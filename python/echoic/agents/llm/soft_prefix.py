@@ -154,9 +154,9 @@ class PlanPrefix(nn.Module):
         return plain
 
     def _read(self, batch: TokenBatch) -> tuple[TokenBatch, _Bound]:
-        device, dim, items = self.project.weight.device, self.state_dim, len(batch)
+        device, dim = self.project.weight.device, self.state_dim
         numbers = dim + self.config.embedding_dim
-        given = batch.plans or (None,) * items
+        given = batch.plans or (None,) * max(1, len(batch))
         rows = [np.zeros((0, numbers), np.float32) if one is None else one for one in given]
         for item, one in enumerate(rows):
             if one.ndim != 2 or one.shape[1] != numbers or not np.isfinite(one).all():
@@ -172,18 +172,15 @@ class PlanPrefix(nn.Module):
         if (tokens[virtual] >= self.vocab_size + counts[owners] * self.prefix).any():
             raise ArgumentError("expected a plan for each virtual token of an item, got fewer")
         tokens[virtual] += first[owners] * self.prefix
-        # Items side by side, turn by turn, as they were acted on.
-        table = np.zeros((max(1, int(counts.max(initial=0))), items, numbers), np.float32)
-        for item, one in enumerate(rows):
-            table[: len(one), item] = one
-        states = torch.from_numpy(table[..., :dim]).to(device)
-        starts = torch.zeros(states.shape[:2], dtype=torch.bool)
-        windows, masks = windows_of(states, starts, self.config.state_window_size)
-        turn = np.arange(len(table))[None, :].repeat(items, 0)
-        kept = torch.from_numpy(turn < counts[:, None]).to(device)
-        noise = torch.from_numpy(table[..., dim:]).to(device).transpose(0, 1)[kept]
-        follows = torch.from_numpy(turn > 0).to(device)[kept]
-        bound = _Bound(windows.transpose(0, 1)[kept], masks.transpose(0, 1)[kept], noise, follows)
+        # The plans of all items, one after the other.
+        flat = torch.from_numpy(np.concatenate(rows).astype(np.float32)).to(device)
+        follows = torch.ones(len(flat), dtype=torch.bool, device=device)
+        follows[first[:-1][counts > 0]] = False
+        size = self.config.state_window_size
+        windows, masks = flat.new_zeros(0, 1, size + 1, dim), follows.new_zeros(0, 1, size + 1)
+        if len(flat):
+            windows, masks = windows_of(flat[:, None, :dim], ~follows[:, None], size)
+        bound = _Bound(windows[:, 0], masks[:, 0], flat[:, dim:], follows)
         return replace(batch, tokens=tokens), bound
 
     def _insert(self, ids: Tensor, output: Tensor, bound: _Bound) -> Tensor:

@@ -12,6 +12,7 @@ import asyncio
 import functools
 import inspect
 import json
+import operator
 import re
 import threading
 from abc import ABC, abstractmethod
@@ -52,6 +53,7 @@ _PARTS = 5
 
 
 def is_held_out(text: str) -> bool:
+    """Whether what has this text is for evaluation."""
     return crc32(text.encode("utf-8", "surrogatepass")) % _PARTS == 0
 
 
@@ -229,7 +231,8 @@ class PromptTask(Task):
         reward: Returns the reward of an :class:`Answer`, or an :class:`Outcome`; may be async. A
             reward of 1 and more is a success.
         held_out: Prompts of evaluation.
-        tools: Functions that the model may call before its answer, or :class:`Tools`.
+        tools: Functions that the model may call before its answer, or :class:`Tools`. With them, a
+            text is a message of the user.
         name: Its name in reports.
     """
 
@@ -267,9 +270,12 @@ class PromptTask(Task):
     async def run(self, prompt: Any, talk: Conversation) -> Outcome:
         """Ask for an answer and score it."""
         counts: Counter[str] = Counter()
+        given = prompt.chat if isinstance(prompt, Problem) else prompt
         if self._tools is not None:
             talk.offer(self._tools.schemas)
-        begin(talk, prompt)
+            if isinstance(given, str):
+                given = [{"role": "user", "content": given}]
+        begin(talk, given)
         answer = await _answer(talk, self._tools, counts)
         found = self._reward(answer._replace(prompt=prompt))
         if inspect.isawaitable(found):
@@ -292,8 +298,6 @@ async def _answer(talk: Conversation, tools: Tools | None, counts: Counter[str])
 
 def begin(talk: Conversation, prompt: Any) -> None:
     """Put a prompt into a conversation: a text as it is, a chat by the template, or ids."""
-    if isinstance(prompt, Problem):
-        prompt = prompt.chat
     if isinstance(prompt, str):
         if talk.tokenizer is None:
             raise ArgumentError(f"a prompt of text needs a tokenizer: {prompt!r}")
@@ -366,12 +370,9 @@ _EVENTS = {
     "*": ("Then the number of {things} is multiplied by {n}.",),
     "/": ("{name} puts them into {n} equal boxes and keeps one of these.",),
 }
-_RESULTS: dict[str, Callable[[Any, int], Fraction]] = {
-    "+": lambda a, b: Fraction(a + b),
-    "-": lambda a, b: Fraction(a - b),
-    "*": lambda a, b: Fraction(a * b),
-    "/": Fraction,
-}
+_RESULTS: dict[str, Callable[[Any, int], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": Fraction,
+}  # fmt: skip
 # Of each level from 2: how many events, of which kinds, and the largest number on the way.
 _LEVELS = ((1, "+-", 20), (2, "+-*", 50), (3, "+-*/", 100), (5, "+-*/", 200))
 _NUMBER = re.compile(r"-?[0-9][0-9,]*")
@@ -410,7 +411,7 @@ class WordProblems(GeneratedTask):
         if self.level == 1:
             a, b = (int(one) for one in random.integers(1, 10, 2))
             asked = {"role": "user", "content": f"What is {a} + {b}?"}
-            return Problem([system, asked], a + b, f"{a} + {b}")
+            return Problem([system, asked], a + b, f"{min(a, b)} + {max(a, b)}")
         count, signs, most = _LEVELS[self.level - 2]
         name, things = str(random.choice(_NAMES)), str(random.choice(_THINGS))
         amount = int(random.integers(2, most))
@@ -505,14 +506,24 @@ class Episode(NamedTuple):
 class _World:
     """An environment and the thread that calls it."""
 
-    def __init__(self, environment: Any) -> None:
-        self.environment = environment
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make, self._closed = make, False
+        self.environment: Any = None
         self.thread = EnvironmentThread()
+
+    def make(self) -> None:
+        """Make the environment, which may block."""
+        self.environment = self._make()
+        if self._closed:
+            self.environment.close()
 
     def close(self) -> threading.Thread:
         """Close the environment, which may block or be in a step, in a thread."""
+        self._closed = True
         self.thread.close()
-        closing = threading.Thread(target=self.environment.close, daemon=True)
+        closing = threading.Thread(
+            target=lambda: self.environment is None or self.environment.close(), daemon=True
+        )
         closing.start()
         return closing
 
@@ -549,7 +560,7 @@ class EnvironmentTask(Task):
         max_turns: int = 16,
         tools: Sequence[Callable[..., Any]] | Tools = (),
         timeout: float = 60.0,
-        parallel: int = 64,
+        parallel: int = 32,
         seed: int = 0,
         **settings: Any,
     ) -> None:
@@ -566,7 +577,8 @@ class EnvironmentTask(Task):
             self.name = getattr(environment, "__name__", "environment")
         self._tools = _tools(tools)
         # The first one is made here, so that wrong settings fail here.
-        self._free = [_World(self._make())]
+        self._free = [_World(self._make)]
+        self._free[0].make()
         self._seeds: dict[Episode, int] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._room = asyncio.Semaphore(parallel)
@@ -585,8 +597,10 @@ class EnvironmentTask(Task):
         if self._loop is not loop:
             self._loop, self._room = loop, asyncio.Semaphore(self.parallel)
         async with self._room:
-            world = self._free.pop() if self._free else _World(await asyncio.to_thread(self._make))
+            world = self._free.pop() if self._free else _World(self._make)
             try:
+                if world.environment is None:
+                    await self._call(world, world.make)
                 outcome = await self._play(Episode(*prompt), talk, world)
             except BaseException:
                 # It may be in the middle of a step.

@@ -39,7 +39,7 @@ class PlanningConfig:
 
     >>> PlanningConfig(embedding_dim=30, num_heads=8)
     Traceback (most recent call last):
-    echoic.errors.ArgumentError: num_heads must divide the encoder's width: got 8 heads for 30 dimensions
+    echoic.errors.ArgumentError: num_heads must divide the width: got 8 heads for 30 dimensions
     """
 
     embedding_dim: int = 512
@@ -75,7 +75,7 @@ class PlanningConfig:
         _checks.number(self, "lipschitz_constant", above=0, finite=False)
         if self.width % self.num_heads:
             raise ArgumentError(
-                f"num_heads must divide the encoder's width: got {self.num_heads} heads for "
+                f"num_heads must divide the width: got {self.num_heads} heads for "
                 f"{self.width} dimensions"
             )
 

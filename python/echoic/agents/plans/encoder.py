@@ -51,8 +51,7 @@ class PlanWindows:
         num_envs: Number of environments.
         state_dim: Numbers of a state.
         window_size: States before the current one that are kept (k).
-        history: Number of these that are shown; by default all. With 0 the encoder sees the current
-            state alone, through the same parameters: a fair baseline without memory.
+        history: Number of these that are shown; by default all. 0 is a baseline without memory.
         device: Device of the windows.
 
     >>> windows = PlanWindows(1, 1, window_size=2, device="cpu")
@@ -91,8 +90,7 @@ class PlanWindows:
             starts: ``(num_envs,)``, whether an episode starts with this state.
 
         Returns:
-            Windows ``(num_envs, k + 1, state_dim)``, and which of their places hold a state. Both
-            are copies.
+            Copies: windows ``(num_envs, k + 1, state_dim)``, and which places hold a state.
         """
         self._states, self._mask = self._with(states, starts)
         return _shown(self._states, self._mask, self.history)
@@ -141,8 +139,8 @@ def windows_of(
     Args:
         states: ``(T, N, state_dim)``.
         starts: ``(T, N)``, whether an episode starts with this state. The first states start one.
-        window_size: States before the current one that are kept (k).
-        history: Number of these that are shown; by default all.
+        window_size: As for :class:`PlanWindows`, as is ``history``.
+        history: Number of states that are shown.
 
     Returns:
         Windows ``(T, N, k + 1, state_dim)`` and masks ``(T, N, k + 1)``.
@@ -168,12 +166,7 @@ def _shown(windows: Any, mask: Any, history: int) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class PlanPosterior:
-    """The distribution of a plan: normal, with independent dimensions.
-
-    Attributes:
-        mean: ``(..., embedding_dim)``.
-        log_std: Logarithms of the standard deviations, shaped like ``mean``.
-    """
+    """The normal distribution of a plan: ``mean`` and ``log_std``, ``(..., embedding_dim)``."""
 
     mean: Any
     log_std: Any
@@ -244,14 +237,14 @@ class PlanDivergence(nn.Module):
         """Return the cost, to be multiplied by :attr:`weight`, and the mean divergence behind it.
 
         Args:
-            current: Of the states up to now, ``(B, embedding_dim)``, with gradients.
+            current: Of the states up to now, ``(B, embedding_dim)``.
             previous: Of the states up to the step before. It gets no gradient: a plan follows the
                 one before, not the other way round.
             pairs: ``(B,)``, where both are of one episode; other rows cost nothing.
 
         Returns:
-            The cost, and the divergence per dimension in nats as a mean over pairs, without a
-            gradient; NaN without a pair.
+            The cost, and the divergence per dimension in nats, without a gradient; NaN without a
+            pair.
         """
         each = gaussian_kl(current, previous.detach())
         weight = pairs.to(each.dtype)
@@ -372,20 +365,13 @@ class TrajectoryEncoder(nn.Module):
         return torch.as_tensor(kernels.temporal_kl_batch(now.numpy(), before.numpy(), variance))
 
     def get_lipschitz_bound(self) -> float:
-        """Return how far a plan's mean moves at most when the pooled features move by one.
-
-        It is the product of the exact spectral norms of the mean's head.
-        """
+        """Return how far a plan's mean moves at most when the pooled features move by one."""
         norms = [torch.linalg.matrix_norm(one.detach(), ord=2) for one in self._head_weights()]
         return math.prod(map(float, norms))
 
     @torch.no_grad()
     def project(self) -> None:
-        """Shrink the layers of the mean's head until ``lipschitz_constant`` holds.
-
-        Call it after each step of an optimizer. Two decompositions cost less than one forward pass
-        of the encoder, and unlike power iteration they keep the bound exactly.
-        """
+        """Shrink the mean's head until ``lipschitz_constant`` holds; call it after each step."""
         if math.isinf(self.config.lipschitz_constant):
             return
         weights = self._head_weights()

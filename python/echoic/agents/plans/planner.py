@@ -80,7 +80,7 @@ class SoftPrefixAdapter(nn.Module):
 
 
 class PolicyNetwork(nn.Module):
-    """A policy over a fixed number of actions, conditioned on a state and a plan.
+    """A policy over ``action_dim`` actions, conditioned on a state and a plan.
 
     Args:
         state_dim: Numbers of a state.
@@ -88,7 +88,7 @@ class PolicyNetwork(nn.Module):
         latent_dim: Numbers of a plan.
         hidden_dim: Width of the layers.
         soft_prefix_alpha: The state's share of the input.
-        device: Device of the parameters; the CPU, with a warning, where CUDA is missing.
+        device: The CPU, with a warning, where CUDA is missing.
 
     >>> policy = PolicyNetwork(state_dim=4, action_dim=3, latent_dim=8, hidden_dim=16, device="cpu")
     >>> action, log_prob = policy.sample_action(torch.zeros(4), torch.zeros(8))
@@ -297,11 +297,7 @@ class LatentPlanningOptimizer:
         surprise_weight: float = 1.0,
         reward_weight: float = 1.0,
     ) -> Any:
-        """Return ``w |τ - mean τ|² + α |r|`` against the current mean plan.
-
-        A :class:`~echoic.agents.replay.SurpriseCalculator` of the same tracker divides the distance
-        by the number of dimensions instead, unless its ``score_scale`` is ``"sum"``.
-        """
+        """Return ``w |τ - mean τ|² + α |r|`` against the current mean plan."""
         plans = prior.latent_plan.detach()
         rewards = np.broadcast_to(np.asarray(reward, np.float64), plans.shape[:-1]).reshape(-1)
         rows = plans.reshape(-1, plans.shape[-1])
@@ -341,8 +337,7 @@ class LatentPlanningOptimizer:
             rewards: ``(B,)``, of consecutive steps; needed without ``advantages``.
             advantages: ``(B,)``; by default the returns of ``rewards``, discounted by
                 ``discount_gamma``, minus their mean.
-            log_probs: ``(B,)``, of the actions when they were taken. By default the steps count as
-                the current policy's, and the loss is the plain policy gradient.
+            log_probs: ``(B,)``, of the actions when they were taken; by default the current ones.
             noise: ``(B, embedding_dim)``, of the plans acted on; by default they were the means.
             current_mask: Which places of the current windows hold a state.
             previous_mask: The same of the previous windows.
@@ -350,9 +345,9 @@ class LatentPlanningOptimizer:
             dones: ``(B,)``, where an episode ends, and its return with it.
 
         Returns:
-            ``total_loss``, ``policy_loss``, ``kl_loss`` (in the unit of
-            :class:`~echoic.agents.plans.PlanDivergence`), ``kl_divergence`` (per
-            dimension, in nats), ``ratio``, ``current_plan`` and ``previous_plan``.
+            ``total_loss``, ``policy_loss``, ``kl_loss`` (of :class:`PlanDivergence`),
+            ``kl_divergence`` (per dimension, in nats), ``ratio``, ``current_plan``,
+            ``previous_plan``.
         """
         if advantages is None:
             if rewards is None:

@@ -350,13 +350,7 @@ class _Tiers:
     def update_priorities(
         self, experiences: Iterable[Experience | int], priorities: Iterable[float]
     ) -> int:
-        """Set the scores of experiences, or of indices; they are not computed again until then.
-
-        Experiences that were removed are skipped.
-
-        Returns:
-            How many were found.
-        """
+        """Set the scores of experiences, or of indices, for good; return how many were found."""
         rows = self._rows
         if rows is None:
             return 0
@@ -367,17 +361,12 @@ class _Tiers:
 
 
 class PrioritizedReplayBuffer(_Tiers):
-    """Experiences in two tiers, sampled by their surprise.
+    """Experiences in two tiers, sampled by their surprise; see :class:`SurpriseCalculator`.
 
-    A score is ``surprise_weight * |plan - mean|**2 / dims + reward_weight * |reward|`` by the mean
-    of earlier plans (:class:`SurpriseCalculator`). Within a tier an experience is drawn with
-    ``softmax(z / T)``, with replacement, where ``z`` is its score in standard deviations from the
-    mean of all, at most ``score_clip``. Of a batch of ``B``, ``n = floor(B * hot_sample_ratio)``
-    are hot. So ``P = n / B * softmax``, and the weight is ``(N * P)**-beta``, divided by the
-    largest of the batch.
-
-    As the mean moves, scores of sampled experiences are updated, and in turns those of
-    ``refresh_per_update`` others for each update of the learner.
+    Within a tier an experience is drawn with ``softmax(z / T)``, with replacement, where ``z`` is
+    its score in standard deviations from the mean of all, at most ``score_clip``. Of a batch of
+    ``B``, ``n = floor(B * hot_sample_ratio)`` are hot. So ``P = n / B * softmax``, and the weight
+    is ``(N * P)**-beta``, divided by the largest of the batch.
 
     The first experience sets the shapes and dtypes of states and actions: floats have at most 32
     bits, all else is unchanged. All methods may be called from several threads.
@@ -440,11 +429,9 @@ class PrioritizedReplayBuffer(_Tiers):
         episode_id: int | None = None,
         policy_version: int | None = None,
     ) -> int:
-        """Add an experience. See :class:`Experience` for the fields.
+        """Add an experience; return its index, for :meth:`update_priorities`.
 
-        Returns:
-            Its index, for :meth:`update_priorities`. In a full buffer it may be removed at once, as
-            the lowest.
+        In a full buffer it may be removed at once, as the lowest.
         """
         given = (state, latent_plan, action, reward, next_state, done)
         known = (log_prob, value, episode_id, policy_version)
@@ -464,11 +451,7 @@ class PrioritizedReplayBuffer(_Tiers):
         episode_ids: Any | None = None,
         policy_versions: Any | None = None,
     ) -> npt.NDArray[np.int64]:
-        """Add an experience for each row of the arrays: the same as one by one, but faster.
-
-        Returns:
-            Their indices.
-        """
+        """Add an experience for each row of the arrays; return their indices."""
         given = (states, latent_plans, actions, rewards, next_states, dones)
         known = (log_probs, values, episode_ids, policy_versions)
         return self._add(given + known, many=True)
@@ -536,12 +519,7 @@ class PrioritizedReplayBuffer(_Tiers):
     def effective_sample_size(
         self, temperature: float | None = None, hot_ratio: float | None = None
     ) -> dict[str, float]:
-        """Return the effective number of equally likely experiences, ``1 / sum(P**2)``.
-
-        Returns:
-            That of both tiers together as ``total``, and within each, ``hot`` and ``cold``, over
-            all experiences.
-        """
+        """Return ``1 / sum(P**2)`` of both tiers as ``total``, and of ``hot`` and ``cold``."""
         rows, config = self._rows, self.config
         sizes = (0.0, 0.0, 0.0)
         if rows is not None:
@@ -575,9 +553,10 @@ class PrioritizedReplayBuffer(_Tiers):
         if self._moves:
             self.surprise_calculator.reset()
 
-    @property
-    def _rules(self) -> dict[str, Any]:
-        return {name: getattr(self.config, name) for name in _RULES}
+    def _about(self) -> dict[str, Any]:
+        """Return what a file and a buffer must agree on."""
+        rules = {name: getattr(self.config, name) for name in _RULES}
+        return {"format": _FORMAT, "latent_dim": self.latent_dim, **rules}
 
     def save_buffer(self, path: str | os.PathLike[str]) -> None:
         """Write everything to a file, which appears whole or not at all, without pickle."""
@@ -585,17 +564,9 @@ class PrioritizedReplayBuffer(_Tiers):
         arrays: dict[str, Any] = {"mean": mean.get_ema_plan(), "mean_count": mean.tracker.count}
         if rows is not None:
             leaves, arrays = rows.leaves(), rows.state()
-            columns = arrays.pop("rows")
-            arrays |= {
-                f"rows/{leaf[0]}": column for leaf, column in zip(leaves, columns, strict=True)
-            }
-        about = {
-            "format": _FORMAT,
-            "latent_dim": self.latent_dim,
-            "rules": self._rules,
-            "leaves": leaves,
-            "seed": self._seed,
-        }
+            columns = zip(leaves, arrays.pop("rows"), strict=True)
+            arrays |= {f"rows/{leaf[0]}": column for leaf, column in columns}
+        about = {**self._about(), "leaves": leaves, "seed": self._seed}
         write(path, about, {name: np.asarray(value) for name, value in arrays.items()})
 
     def load_buffer(self, path: str | os.PathLike[str]) -> None:
@@ -607,35 +578,48 @@ class PrioritizedReplayBuffer(_Tiers):
             ReplayError: If the file is not of a buffer, or of other experiences, settings of scores
                 or a larger size. Nothing was changed.
         """
-        about, arrays = _read(path)
-        if about["latent_dim"] != self.latent_dim:
-            got, expected = about["latent_dim"], self.latent_dim
-            raise ReplayError(f"{path} has plans of {got} dimensions, and the buffer of {expected}")
-        for name, expected in self._rules.items():
-            if (got := about["rules"].get(name)) != expected:
-                raise ReplayError(f"{path} was made with {name}={got!r}, the buffer {expected!r}")
-        if about["leaves"] is None:
-            self._become_empty(about["seed"], arrays)
-            return
-        leaves = [(name, dtype, tuple(shape)) for name, dtype, shape in about["leaves"]]
-        with self._beginning:
-            rows = self._rows
-            if rows is None:
-                example = {name: np.zeros(shape, dtype) for name, dtype, shape in leaves}
-                self._begin(example, lambda made: _fill(made, path, leaves, arrays))
-        if rows is not None:
-            _fill(rows, path, leaves, arrays)
+        try:
+            with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+                state = {name: file[name] for name in file}
+            about = json.loads(bytes(state.pop(ABOUT)))
+            seed, found = int(about["seed"]), about["leaves"]
+            state["mean_count"] = int(state["mean_count"])
+            leaves = [(name, dtype, tuple(shape)) for name, dtype, shape in found or ()]
+            state["rows"] = [np.ascontiguousarray(state.pop(f"rows/{leaf[0]}")) for leaf in leaves]
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # a damaged archive fails in many ways
+            raise ReplayError(f"{path} is not a buffer that was saved: {error}") from error
+        for name, expected in self._about().items():
+            if (got := about.get(name)) != expected:
+                raise ReplayError(f"{path} has {name}={got!r}, and the buffer {expected!r}")
 
-    def _become_empty(self, seed: int, arrays: Mapping[str, Any]) -> None:
-        """Return to the state before the first experience."""
+        def fill(rows: _native.SurpriseReplay) -> None:
+            own = [(name, dtype, tuple(shape)) for name, dtype, shape in rows.leaves()]
+            if own != leaves:
+                raise ReplayError(f"{path} has other experiences: {leaves}, and the buffer {own}")
+            try:
+                rows.load(state)
+            except (KeyError, TypeError) as error:
+                raise ReplayError(f"{path} is not a buffer that was saved: {error}") from error
+
         with self._beginning:
-            begun, self._begun, self._seed = self._begun, None, seed
+            begun = self._begun
+            if begun is None and found:
+                self._begin({name: np.zeros(shape, dtype) for name, dtype, shape in leaves}, fill)
+            elif not found:
+                # As before the first experience.
+                self._begun, self._seed = None, seed
+        if found:
+            if begun is not None:
+                fill(begun[0])
+            return
         if begun is not None:
             # Otherwise its file would block the next one.
             begun[0].close()
         if self._moves:
-            ema = {"decay": self.config.ema_decay, "count": int(arrays["mean_count"])}
-            self.surprise_calculator.tracker.load_state_dict({**ema, "ema": arrays["mean"]})
+            ema = {"decay": self.config.ema_decay, "count": state["mean_count"]}
+            self.surprise_calculator.tracker.load_state_dict({**ema, "ema": state["mean"]})
 
 
 class HotColdBuffer(_Tiers):
@@ -662,12 +646,9 @@ class HotColdBuffer(_Tiers):
         super().__init__(config, None, computes=False, moves=False)
 
     def add_experience(self, experience: Experience) -> int:
-        """Add an experience with its ``priority``, or its ``surprise_score`` if that is zero.
+        """Add an experience, and return its index, for :meth:`update_priorities`.
 
-        Its age starts at zero.
-
-        Returns:
-            Its index, for :meth:`update_priorities`.
+        Its score is its ``priority``, or its ``surprise_score`` if that is zero.
         """
         score = experience.priority or experience.surprise_score
         values = [getattr(experience, name) for name in _GIVEN]
@@ -713,40 +694,3 @@ def _experiences(batch: Mapping[str, Any]) -> list[Experience]:
         return list(array) if name in {*_FREE, "latent_plan"} and array.ndim > 1 else array.tolist()
 
     return list(map(Experience, *(rows(field.name) for field in dataclasses.fields(Experience))))
-
-
-def _fill(
-    rows: _native.SurpriseReplay,
-    path: str | os.PathLike[str],
-    leaves: list[tuple[str, str, tuple[int, ...]]],
-    arrays: dict[str, Any],
-) -> None:
-    """Load arrays of a file into a native buffer."""
-    own = [(name, dtype, tuple(shape)) for name, dtype, shape in rows.leaves()]
-    if sorted(own) != sorted(leaves):
-        odd = [leaf for leaf in leaves if leaf not in own]
-        raise ReplayError(f"{path} has other experiences: {odd}, and the buffer has {own}")
-    try:
-        state = {name: array for name, array in arrays.items() if "/" not in name}
-        state["mean_count"] = int(arrays["mean_count"])
-        columns = [np.ascontiguousarray(arrays[f"rows/{name}"]) for name, _, _ in own]
-        rows.load({**state, "rows": columns})
-    except (KeyError, TypeError) as error:
-        raise ReplayError(f"{path} is not a buffer that was saved: {error}") from error
-
-
-def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the description and the arrays of a file."""
-    try:
-        with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file}
-        about = json.loads(bytes(arrays.pop(ABOUT)))
-        if missing := {"format", "latent_dim", "rules", "leaves", "seed"} - about.keys():
-            raise ValueError(f"its description has no {missing}")
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # a damaged archive fails in many ways
-        raise ReplayError(f"{path} is not a buffer that was saved: {error}") from error
-    if about["format"] != _FORMAT:
-        raise ReplayError(f"{path} has format {about['format']}, and this reads format {_FORMAT}")
-    return about, arrays

@@ -22,7 +22,7 @@ _MODULES = {
     "config": "PPOConfig TrainingConfig",
     "ppo": "GAECalculator PPOLearner PPOTrainingStep ValueNetwork",
     "records": "TrainingMetrics",
-    "rewards": "PreferenceReward RewardModel",
+    "rewards": "PreferenceReward",
     "trainer": "EchoRLTrainer",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _MODULES)

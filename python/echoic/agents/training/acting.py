@@ -6,7 +6,7 @@ while they act.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,16 +22,7 @@ if TYPE_CHECKING:
     from echoic.agents.training.config import TrainingConfig
     from echoic.agents.training.learner import VectorLearner
 
-__all__ = ["Acted", "ActingNetworks", "TrainedPolicy", "allowed_of", "published"]
-
-
-class Acted(NamedTuple):
-    """Actions ``(n,)``, their log-probabilities, the plans acted on, and the plans' noise."""
-
-    actions: Any
-    log_probs: Any
-    plans: Any
-    noise: Any
+__all__ = ["ActingNetworks", "TrainedPolicy", "allowed_of", "published"]
 
 
 class ActingNetworks:
@@ -57,7 +48,7 @@ class ActingNetworks:
     @torch.no_grad()
     def act(
         self, windows: Any, masks: Any, allowed: Any, generator: Any, *, greedy: bool = False
-    ) -> Acted:
+    ) -> tuple[Any, ...]:
         """Draw a plan and an action for each window.
 
         Args:
@@ -66,13 +57,18 @@ class ActingNetworks:
             allowed: ``(n, action_dim)``, which actions there are.
             generator: Generator of all that is drawn.
             greedy: Take the likeliest of both instead.
+
+        Returns:
+            Actions ``(n,)``, their log-probabilities, the plans acted on, and the plans' noise.
         """
         most = self.config.execution_config.max_concurrent_rollouts
         split = zip(windows.split(most), masks.split(most), allowed.split(most), strict=True)
         parts = [self._act(*one, generator, greedy) for one in split]
-        return Acted(*(torch.cat(column) for column in zip(*parts, strict=True)))
+        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
-    def _act(self, windows: Any, masks: Any, allowed: Any, generator: Any, greedy: bool) -> Acted:
+    def _act(
+        self, windows: Any, masks: Any, allowed: Any, generator: Any, greedy: bool
+    ) -> tuple[Any, ...]:
         plans = noise = torch.zeros(len(windows), self.config.plan_dim)
         if self.encoder is not None:
             if not greedy:
@@ -84,7 +80,7 @@ class ActingNetworks:
         else:
             actions = torch.multinomial(log_probs.exp(), 1, generator=generator).squeeze(-1)
         chosen = log_probs.gather(-1, actions[:, None]).squeeze(-1)
-        return Acted(actions, chosen, plans, noise)
+        return actions, chosen, plans, noise
 
 
 def published(learner: VectorLearner) -> dict[str, Any]:
@@ -125,8 +121,8 @@ class TrainedPolicy:
         self._starts = np.zeros(1, bool)
         mask = allowed_of(info, masked=self._networks.config.mask_commands)
         allowed = torch.from_numpy(mask)[None]
-        acted = self._networks.act(*seen, allowed, self._generator, greedy=self._greedy)
-        return Decision(int(acted.actions[0]))
+        actions, *_ = self._networks.act(*seen, allowed, self._generator, greedy=self._greedy)
+        return Decision(int(actions[0]))
 
 
 def allowed_of(info: Mapping[str, Any], *, masked: bool) -> Any:

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from echoic.agents.environments.processes import environment_of
+from echoic.agents.episodes import run_episode
 from echoic.agents.training.acting import ActingNetworks, allowed_of
 from echoic.agents.training.segments import example_of, windows_for
 from echoic.errors import CollectorError
@@ -29,9 +30,11 @@ from echoic.errors import CollectorError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from echoic.agents.episodes import Episode
+    from echoic.agents.training.acting import TrainedPolicy
     from echoic.agents.training.config import TrainingConfig
 
-__all__ = ["HELD_OUT", "ActorGroup", "Evaluated", "Evaluator", "Transcript", "episode_seed"]
+__all__ = ["HELD_OUT", "ActorGroup", "Evaluator", "Transcript", "episode_seed"]
 
 _log = logging.getLogger("echoic.agents.training")
 _MOST_FAILURES = 10
@@ -39,8 +42,6 @@ _MOST_FAILURES = 10
 HELD_OUT = 2**30
 # Episodes of one actor have numbers below this.
 _EPISODES = 10**10
-# Most episodes of an evaluation at a time.
-_SIDE_BY_SIDE = 16
 # What is known of a step whose environment failed.
 _FAILED: dict[str, Any] = {
     **dict.fromkeys(("rewards", "earned", "episode_reward", "episode_steps"), 0),
@@ -76,9 +77,6 @@ class _Seat:
         self.config, self.number, self.episode = config, number, episode
         self.failures = 0
         self.reward, self.actions = 0.0, list[int]()
-        # An environment that never began has no state.
-        self.state = np.zeros(config.state_dim, np.float32)
-        self.allowed = np.ones(config.action_dim, bool)
         # The states before the next segment.
         self.states = np.zeros((config.context, config.state_dim), np.float32)
         self.starts = np.zeros(config.context, np.bool_)
@@ -110,10 +108,9 @@ class _Seat:
         cut = not done and (bool(cut) or len(self.actions) >= self.config.max_episode_steps)
         return float(reward), done, cut, done and bool(info["success"])
 
-    def replace(self, error: Exception) -> None:
+    def replace(self, error: str) -> None:
         """Replace an environment that failed."""
-        # As text: a log may keep its arguments, and an error keeps all that its frames hold.
-        _log.warning("the environment of actor %d broke: %s", self.number, repr(error))
+        _log.warning("the environment of actor %d broke: %s", self.number, error)
         self.close()
         self.environment = self._make()
 
@@ -148,28 +145,6 @@ class _Seat:
         return environment
 
 
-def _seats(config: TrainingConfig, numbers: Sequence[int], episode: int = 0) -> list[_Seat]:
-    """Make environments; close those that were made if one can't be."""
-    made: list[_Seat] = []
-    try:
-        for number in numbers:
-            made.append(_Seat(config, number, episode))
-    except BaseException:
-        for seat in made:
-            seat.close()
-        raise
-    return made
-
-
-def _shown(seats: Sequence[_Seat]) -> tuple[Any, Any, Any]:
-    """Return the states of environments, where an episode starts, and which actions there are."""
-    return (
-        np.stack([seat.state for seat in seats]),
-        np.array([not seat.actions for seat in seats]),
-        np.stack([seat.allowed for seat in seats]),
-    )
-
-
 class ActorGroup:
     """Some of the actors of a run.
 
@@ -201,10 +176,11 @@ class ActorGroup:
         self._windows = windows_for(config, len(numbers))
         self._dtypes = {name: one.dtype for name, one in example_of(config).items()}
         # An earlier group had the first episodes of these actors.
-        self._actors = _seats(config, numbers, generation * 1_000_000)
+        self._actors: list[_Seat] = []
         try:
-            for actor in self._actors:
-                self._begin(actor)
+            for number in numbers:
+                self._actors.append(_Seat(config, number, generation * 1_000_000))
+                self._begin(self._actors[-1])
         except BaseException:
             self.close()
             raise
@@ -264,19 +240,23 @@ class ActorGroup:
 
     def _step(self) -> dict[str, Any]:
         """Take one step with each actor."""
-        states, starts, allowed = _shown(self._actors)
+        actors = self._actors
+        states = np.stack([actor.state for actor in actors])
+        starts = np.array([not actor.actions for actor in actors])
+        allowed = np.stack([actor.allowed for actor in actors])
         windows, masks = self._windows.push(states, starts)
         acted = self.networks.act(windows, masks, torch.from_numpy(allowed), self.generator)
-        actions = zip(self._actors, acted.actions.tolist(), strict=True)
-        done = [self._do(actor, action) for actor, action in actions]
+        actions, log_probs, plans, noise = (one.numpy() for one in acted)
+        pairs = zip(actors, actions.tolist(), strict=True)
+        done = [self._do(actor, action) for actor, action in pairs]
         return {
             "states": states,
             "starts": starts,
             "action_masks": allowed,
-            "actions": acted.actions.numpy(),
-            "log_probs": acted.log_probs.numpy(),
-            "latent_plans": acted.plans.numpy(),
-            "plan_noise": acted.noise.numpy(),
+            "actions": actions,
+            "log_probs": log_probs,
+            "latent_plans": plans,
+            "plan_noise": noise,
             "places": masks.sum(dim=1).numpy(),
             **{name: np.array([one[name] for one in done], self._dtypes[name]) for name in done[0]},
         }
@@ -319,7 +299,8 @@ class ActorGroup:
                 f"the environment {self.config.env_name!r} broke {actor.failures} times in a row: "
                 f"{error!r}"
             ) from error
-        actor.replace(error)
+        # As text: a log may keep its arguments, and an error keeps all that its frames hold.
+        actor.replace(repr(error))
         actor.episode += 1
         try:
             self._begin(actor)
@@ -343,79 +324,27 @@ class ActorGroup:
         return False
 
 
-@dataclass
-class Evaluated:
-    """Results of the episodes of an evaluation, in the order of their seeds.
-
-    Attributes:
-        rewards: Reward of each episode; likewise ``successes`` and ``steps``.
-        broken: Episodes whose environment failed: they are in none of the lists.
-    """
-
-    rewards: list[float]
-    successes: list[bool]
-    steps: list[int]
-    broken: int
-
-
 class Evaluator:
-    """Plays the same held-out episodes each time.
+    """Plays the same held-out episodes each time, one after the other.
 
     Args:
         config: Settings of the run.
-        seed: Seed of what is drawn while acting.
     """
 
-    def __init__(self, config: TrainingConfig, seed: int) -> None:
+    def __init__(self, config: TrainingConfig) -> None:
         self._config = config
-        self._seed = seed
-        self._seats = _seats(config, range(min(_SIDE_BY_SIDE, config.evaluation_episodes)))
+        self.seat = _Seat(config, 0)
 
-    def play(self, networks: ActingNetworks) -> Evaluated:
-        """Play all episodes."""
-        config, seats = self._config, self._seats
-        generator = torch.Generator().manual_seed(self._seed)
-        windows = windows_for(config, len(seats))
-        waiting = list(range(config.evaluation_episodes))[::-1]
-        played: dict[int, tuple[float, bool, int]] = {}
-        playing = {seat.number for seat in seats if self._begin(seat, waiting)}
-        while playing:
-            states, starts, allowed = _shown(seats)
-            seen = *windows.push(states, starts), torch.from_numpy(allowed)
-            acted = networks.act(*seen, generator, greedy=config.evaluation_greedy)
-            for number in sorted(playing):
-                seat = seats[number]
-                try:
-                    _, done, cut, success = seat.step(int(acted.actions[number]))
-                except Exception as error:  # whatever an environment raises
-                    seat.replace(error)
-                else:
-                    if not (done or cut):
-                        continue
-                    played[seat.episode] = seat.reward, success, len(seat.actions)
-                if not self._begin(seat, waiting):
-                    playing.remove(number)
-        each = [played[episode] for episode in sorted(played)]
-        return Evaluated(
-            rewards=[reward for reward, _, _ in each],
-            successes=[success for _, success, _ in each],
-            steps=[steps for _, _, steps in each],
-            broken=config.evaluation_episodes - len(each),
-        )
-
-    def close(self) -> None:
-        """Close the environments."""
-        for seat in self._seats:
-            seat.close()
-
-    def _begin(self, seat: _Seat, waiting: list[int]) -> bool:
-        """Start the next episode that can be started; return False if there is none."""
-        while waiting:
-            seat.episode = waiting.pop()
-            try:
-                seat.reset(HELD_OUT + seat.episode)
-            except Exception as error:  # whatever an environment raises
-                seat.replace(error)
+    async def play(self, policy: TrainedPolicy) -> list[Episode]:
+        """Play the episodes, and leave out those that failed."""
+        played = []
+        for seed in range(HELD_OUT, HELD_OUT + self._config.evaluation_episodes):
+            most, environment = self._config.max_episode_steps, self.seat.environment
+            episode = await run_episode(environment, policy, seed, max_steps=most, timeout=math.inf)
+            # What was cut off has no success.
+            episode.success &= episode.ended == "terminated"
+            if episode.error is None:
+                played.append(episode)
             else:
-                return True
-        return False
+                self.seat.replace(episode.error)
+        return played

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from echoic.agents.plans.config import PlanningConfig
 from echoic.agents.replay.config import ReplayConfig
 from echoic.errors import ArgumentError
 
-__all__ = ["PPOConfig", "TrainingConfig", "as_json", "from_json"]
+__all__ = ["PPOConfig", "TrainingConfig", "from_json"]
 
 BACKENDS = ("threads", "processes", "ray")
 ALGORITHMS = ("ppo", "impala")
@@ -279,13 +278,8 @@ class TrainingConfig:
         return self.latent_dim if self.use_plans else 1
 
 
-def as_json(config: TrainingConfig) -> dict[str, Any]:
-    """Return the settings as JSON has them."""
-    return dataclasses.asdict(config)
-
-
 def from_json(settings: dict[str, Any]) -> TrainingConfig:
-    """Make settings from what :func:`as_json` returned."""
+    """Make settings from what :func:`dataclasses.asdict` returned, also after JSON."""
     parts: dict[str, Any] = {
         "planning_config": PlanningConfig,
         "execution_config": ExecutionConfig,

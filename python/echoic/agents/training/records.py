@@ -30,10 +30,7 @@ class TrainingMetrics:
 
     Attributes:
         episode_rewards: Reward of each episode, by the environment's own reward.
-        episode_lengths: Steps of each episode.
         success_rates: Share of successes of the latest 100 episodes.
-        policy_losses: The policy's loss.
-        value_losses: The values' loss.
         kl_divergences: How far the update moved the policy (``approx_kl``).
         entropy_losses: The policy's entropy.
         kv_cache_hit_rates: Share of the encoder's places that a cache had. A policy of vectors has
@@ -41,14 +38,10 @@ class TrainingMetrics:
         bandwidth_efficiency: The tracker's ``eta_bw`` so far.
         tokens_per_second: Places of windows that the actors' encoder read, by seconds of the run;
             without plans, states.
-        wall_clock_times: Seconds since the run started.
         memory_usage: MiB of this process.
-        replay_buffer_stats: Statistics of the replay, at the end.
         execution_metrics: Updates, weights' versions, lags, restarts, steps per second and so on.
         history: ``step``, ``avg_reward``, ``success_rate``, ``rewards`` and ``successes`` of each
             evaluation.
-        total_timesteps: Steps taken.
-        total_episodes: Episodes that ended.
         training_time: Seconds, of all parts of a run that was resumed.
     """
 

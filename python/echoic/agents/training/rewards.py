@@ -9,7 +9,7 @@ too, in place of a person. The policy never sees the environment's rewards.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,20 +22,13 @@ if TYPE_CHECKING:
     from echoic.agents.training.config import TrainingConfig
     from echoic.agents.training.segments import Batch
 
-__all__ = ["PreferenceReward", "RewardModel"]
+__all__ = ["PreferenceReward"]
 
-
-class RewardModel(Protocol):
-    """Replaces the rewards of steps, and is part of a run's checkpoints."""
-
-    def relabel(self, batch: Batch) -> None:
-        """Replace the rewards of a batch, and learn from them first if needed."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state for :meth:`load_state_dict`."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`."""
+# Segments that are remembered, width of the network, and pairs compared in a step of learning.
+_MEMORY, _WIDTH, _PAIRS = 4096, 64, 256
+# Steps of learning for each batch. A small task has few batches; with one step for each, the policy
+# would be paid by a network that has learned nothing.
+_STEPS = 20
 
 
 class PreferenceReward:
@@ -49,11 +42,6 @@ class PreferenceReward:
         prefer: Gets what the environment paid for two segments; returns the probability that the
             second is preferred, or None for no answer.
         seed: Seed of the network and of the pairs.
-        memory: Number of segments that are remembered.
-        pairs: Number of pairs that are compared for each step of learning.
-        steps: Steps of learning for each batch. A small task has few batches; with one step for
-            each, the policy would be paid by a network that has learned nothing.
-        hidden_dim: Width of the network.
 
     Attributes:
         answers: Number of preferences that were given.
@@ -67,23 +55,16 @@ class PreferenceReward:
         *,
         prefer: Callable[[float, float], float | None] | None = None,
         seed: int = 0,
-        memory: int = 4096,
-        pairs: int = 256,
-        steps: int = 20,
-        hidden_dim: int = 64,
     ) -> None:
         self._config = config
         self._prefer = _more if prefer is None else prefer
-        self._pairs, self._steps = pairs, steps
         self._rng = np.random.default_rng(seed)
         wide = 2 * config.state_dim + config.action_dim + 1
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self._network = nn.Sequential(
-                nn.Linear(wide, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, 1)
-            )
+            self._network = nn.Sequential(nn.Linear(wide, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, 1))
         self._optimizer = torch.optim.Adam(self._network.parameters(), lr=1e-3)
-        self._memory: deque[tuple[Any, float]] = deque(maxlen=memory)
+        self._memory: deque[tuple[Any, float]] = deque(maxlen=_MEMORY)
         self.answers, self.accuracy = 0, float("nan")
 
     def relabel(self, batch: Batch) -> None:
@@ -99,7 +80,7 @@ class PreferenceReward:
         )
         paid = (batch.rewards * batch.valid).sum(dim=0).tolist()
         self._memory.extend(zip(seen.unbind(dim=1), paid, strict=True))
-        for step in range(self._steps):
+        for step in range(_STEPS):
             self._learn(first=step == 0)
         with torch.no_grad():
             known = self._network(torch.stack([one for one, _ in self._memory][-512:]))
@@ -128,7 +109,7 @@ class PreferenceReward:
 
     def _learn(self, *, first: bool) -> None:
         """Take one step along the likelihood of the preferences between some segments."""
-        drawn: Any = self._rng.integers(0, len(self._memory), (self._pairs, 2))
+        drawn: Any = self._rng.integers(0, len(self._memory), (_PAIRS, 2))
         asked = [(i, j, self._prefer(self._memory[i][1], self._memory[j][1])) for i, j in drawn]
         answered = [one for one in asked if one[2] is not None]
         if not answered:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from echoic.agents.episodes import Policy
     from echoic.agents.training.actors import Transcript
-    from echoic.agents.training.rewards import RewardModel
+    from echoic.agents.training.rewards import PreferenceReward
     from echoic.agents.training.segments import Batch
 
 __all__ = ["EchoRLTrainer", "TrainingConfig"]
@@ -89,7 +89,7 @@ class EchoRLTrainer:
         *,
         resume: bool | str | os.PathLike[str] = False,
         judge: Callable[[Transcript], float] | None = None,
-        reward_model: RewardModel | None = None,
+        reward_model: PreferenceReward | None = None,
     ) -> None:
         self.config = config
         if judge is not None and config.backend != "threads":
@@ -259,20 +259,13 @@ class EchoRLTrainer:
 
 
 class _Run:
-    """Everything that a run has started, and a round of it.
-
-    Args:
-        config: All settings.
-        judge: Pays episodes in place of the environment.
-        reward_model: Pays steps in place of the environment.
-        state: State of the checkpoint that the run continues from.
-    """
+    """Everything that a run has started, and a round of it; at a checkpoint if one is given."""
 
     def __init__(
         self,
         config: TrainingConfig,
         judge: Callable[[Transcript], float] | None,
-        reward_model: RewardModel | None,
+        reward_model: PreferenceReward | None,
         state: dict[str, Any] | None,
     ) -> None:
         self.config, self.reward_model = config, reward_model
@@ -288,8 +281,8 @@ class _Run:
         self.lags: deque[int] = deque(maxlen=100_000)
         with contextlib.ExitStack() as stack:
             # First, since making an environment fails most often.
-            self.evaluator = Evaluator(config, self.seed)
-            stack.callback(self.evaluator.close)
+            self.evaluator = Evaluator(config)
+            stack.callback(self.evaluator.seat.close)
             self.replay, mean_plan = _replay(config, self.seed)
             self.learner = VectorLearner(config, self.seed, mean_plan)
             stack.callback(self.learner.close)
@@ -301,23 +294,20 @@ class _Run:
             self.weights = WeightStore()
             # A resumed run draws other numbers, and has other episodes, than before.
             generation = self.opening * (config.max_restarts + 1)
-            given = (self.seed, generation, self.table, self.weights)
-            self.workers = workers_of(config, *given, judge=judge)
+            given = (self.seed, generation, self.table, self.weights, judge)
+            self.workers = workers_of(config, *given)
             stack.callback(self.workers.close)
             self._closing = stack.pop_all()
 
     def close(self) -> None:
-        """Close everything in reverse order, also if closing something fails."""
         self._closing.close()
 
     def start(self) -> None:
-        """Start the workers, unless they have."""
         if not self.started:
             self.started = True
             self.workers.start()
 
     def publish(self) -> None:
-        """Publish the learner's weights."""
         self.weights.publish(published(self.learner), self.version)
 
     def advance(self, stop: threading.Event, began: float) -> bool:
@@ -361,13 +351,12 @@ class _Run:
                 columns = self.table.sample(self.config.num_actors, timeout=0.5).data
             if columns is None and stop.is_set():
                 return None
-            self.workers.check(time.monotonic() - began)
+            heard = () if columns is None else columns["actor"].tolist()
+            self.workers.check(time.monotonic() - began, heard)
             if columns is not None:
-                self.workers.note(columns["actor"])
                 return columns
 
     def _note(self, batch: Batch) -> None:
-        """Count steps and episodes."""
         metrics, columns = self.metrics, batch.columns
         metrics.total_timesteps += batch.rewards.numel()
         for reward, places in zip(columns["earned"].flat, columns["places"].flat, strict=True):
@@ -383,7 +372,6 @@ class _Run:
         self.latest.extend(columns["success"][ended].tolist())
 
     def _learn(self, batch: Batch, before: int, seconds: float) -> None:
-        """Update from new segments and from replayed steps."""
         config, metrics, learner = self.config, self.metrics, self.learner
         if self.due(config.target_update_interval, before) or not self.has_reference:
             learner.set_reference()
@@ -403,24 +391,20 @@ class _Run:
         self.publish()
         bandwidth = self.tracker.snapshot()
         rate = float(np.mean(self.latest)) if self.latest else 0.0
-        for name, value in (
-            ("success_rates", rate),
-            ("policy_losses", found["policy_loss"]),
-            ("value_losses", found["value_loss"]),
-            ("kl_divergences", found["approx_kl"]),
-            ("entropy_losses", found["entropy"]),
-            ("kv_cache_hit_rates", bandwidth.kv_reuse_rate),
-            ("bandwidth_efficiency", bandwidth.eta_bw),
-            ("tokens_per_second", self.tokens / seconds),
-            ("wall_clock_times", seconds),
-            ("memory_usage", memory_mib()),
-        ):
-            getattr(metrics, name).append(value)
+        metrics.success_rates.append(rate)
+        metrics.policy_losses.append(found["policy_loss"])
+        metrics.value_losses.append(found["value_loss"])
+        metrics.kl_divergences.append(found["approx_kl"])
+        metrics.entropy_losses.append(found["entropy"])
+        metrics.kv_cache_hit_rates.append(bandwidth.kv_reuse_rate)
+        metrics.bandwidth_efficiency.append(bandwidth.eta_bw)
+        metrics.tokens_per_second.append(self.tokens / seconds)
+        metrics.wall_clock_times.append(seconds)
+        metrics.memory_usage.append(memory_mib())
         more = {"success_rate": rate, "mean_lag": lag, "seconds": seconds}
         self.records.add("update", metrics.total_timesteps, {**found, **more})
 
     def _remember(self, batch: Batch) -> None:
-        """Add the steps of a batch to the replay."""
         if self.replay is None:
             return
         valid = batch.valid.flatten()
@@ -442,27 +426,29 @@ class _Run:
         )
 
     def evaluate(self) -> None:
-        """Play the held-out episodes."""
-        networks = ActingNetworks(self.config)
+        config, step = self.config, self.metrics.total_timesteps
+        networks = ActingNetworks(config)
         networks.load(published(self.learner))
-        found, step = self.evaluator.play(networks), self.metrics.total_timesteps
-        if not found.rewards:
-            _log.warning(
-                "the environment failed in all episodes of an evaluation: nothing to report"
-            )
+        policy = TrainedPolicy(networks, greedy=config.evaluation_greedy)
+        played = asyncio.run(self.evaluator.play(policy))
+        if not played:
+            _log.warning("all episodes of an evaluation failed: nothing to report")
             return
+        rewards, successes = [one.reward for one in played], [one.success for one in played]
         means = {
-            "avg_reward": float(np.mean(found.rewards)),
-            "success_rate": float(np.mean(found.successes)),
+            "avg_reward": float(np.mean(rewards)),
+            "success_rate": float(np.mean(successes)),
         }
-        lists = {"rewards": found.rewards, "successes": found.successes}
+        lists = {"rewards": rewards, "successes": successes}
         for name, value in {"step": step, **means, **lists}.items():
             self.metrics.history[name].append(value)
-        more = {"avg_steps": float(np.mean(found.steps)), "broken": float(found.broken)}
+        more = {
+            "avg_steps": float(np.mean([one.steps for one in played])),
+            "broken": float(config.evaluation_episodes - len(played)),
+        }
         self.records.add("evaluation", step, {**means, **more})
 
     def summarize(self) -> None:
-        """Write the numbers of the whole run to the metrics."""
         metrics = self.metrics
         if self.replay is not None:
             metrics.replay_buffer_stats = self.replay.get_buffer_statistics()
@@ -508,7 +494,6 @@ class _Run:
             raise
 
     def restore(self, state: dict[str, Any], folder: Path) -> None:
-        """Continue from a checkpoint."""
         self.learner.load_state_dict(state["learner"])
         if self.replay is not None and (folder / "replay.bin").exists():
             self.replay.load_buffer(folder / "replay.bin")

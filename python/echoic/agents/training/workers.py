@@ -8,6 +8,7 @@ segments into one table, whose limiter makes it wait while the learner is behind
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import logging
 import secrets
@@ -23,7 +24,7 @@ import torch
 
 from echoic import Server, connect
 from echoic.agents.training.actors import ActorGroup
-from echoic.agents.training.config import as_json, from_json
+from echoic.agents.training.config import from_json
 from echoic.errors import (
     ArgumentError,
     ClosedError,
@@ -34,9 +35,7 @@ from echoic.errors import (
 from echoic.workers import Supervisor, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
+    from collections.abc import Callable, Iterable
 
     from echoic import Table
     from echoic.agents.training.actors import Transcript
@@ -51,11 +50,10 @@ IMPORTS = 180.0
 _log = logging.getLogger("echoic.agents.training")
 
 
-def workers_of(config: TrainingConfig, *given: Any, judge: Any = None) -> Workers:
+def workers_of(config: TrainingConfig, *given: Any) -> Workers:
     """Make the workers of the config's backend; see :class:`Workers` for the arguments."""
-    if config.backend == "threads":
-        return ThreadWorkers(config, *given, judge=judge)
-    return {"processes": ProcessWorkers, "ray": RayWorkers}[config.backend](config, *given)
+    kinds = {"threads": ThreadWorkers, "processes": ProcessWorkers, "ray": RayWorkers}
+    return kinds[config.backend](config, *given)
 
 
 class Workers:
@@ -67,6 +65,7 @@ class Workers:
         generation: Number of earlier workers of this run; what actors draw differs.
         table: Table that segments are inserted into; closed with the workers.
         weights: Store that weights are loaded from; closed with the workers.
+        judge: Pays episodes in place of the environment, with threads.
     """
 
     restarts = 0
@@ -78,9 +77,10 @@ class Workers:
         generation: int,
         table: Table,
         weights: WeightStore,
+        judge: Callable[[Transcript], float] | None = None,
     ) -> None:
         self._config, self._seed, self._generation = config, seed, generation
-        self._table, self._weights = table, weights
+        self._table, self._weights, self._judge = table, weights, judge
         # The numbers of each worker's actors; each has at least one.
         workers = min(config.num_workers, config.num_actors)
         split = np.array_split(np.arange(config.num_actors), workers)
@@ -90,7 +90,7 @@ class Workers:
             self._closing = stack.pop_all()
 
     def _open(self, stack: contextlib.ExitStack) -> None:
-        """Make everything; what is given to the stack is called by :meth:`close`, last first."""
+        """Make everything, and give the stack what :meth:`close` has to call, last first."""
 
     def start(self) -> None:
         """Start to act, unless in lock-step."""
@@ -98,15 +98,13 @@ class Workers:
     def fill(self) -> None:
         """In lock-step, insert one segment of each actor, made with the latest weights."""
 
-    def note(self, actors: NDArray[np.int64]) -> None:
-        """Take note of the actors that segments came from."""
-
-    def check(self, waited: float = 0.0) -> None:
+    def check(self, waited: float = 0.0, heard: Iterable[int] = ()) -> None:
         """Replace dead workers, or raise their error.
 
         Args:
             waited: Seconds that the learner has waited for segments since the last call. Other time
                 does not count: then it was not the workers' turn.
+            heard: Actors whose segments came.
         """
 
     def state(self) -> list[Any] | None:
@@ -122,35 +120,21 @@ class Workers:
 
     def _task(self, i: int, **more: Any) -> dict[str, Any]:
         """Return what another process needs to know, without pickle."""
-        shared = {"config": as_json(self._config), "seed": self._seed}
+        shared = {"config": dataclasses.asdict(self._config), "seed": self._seed}
         return {**shared, "actors": self._actors[i], "generation": self._generation, **more}
 
 
 class ThreadWorkers(Workers):
-    """Workers in threads of this process. Silent threads are not replaced.
+    """Workers in threads of this process. Silent threads are not replaced."""
 
-    Args:
-        *given: As of all workers.
-        judge: Pays episodes in place of the environment.
-    """
-
-    def __init__(self, *given: Any, judge: Callable[[Transcript], float] | None = None) -> None:
-        self._judge = judge
+    def _open(self, stack: contextlib.ExitStack) -> None:
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self.groups: list[ActorGroup] = []
-        super().__init__(*given)
-
-    def _open(self, stack: contextlib.ExitStack) -> None:
         stack.callback(self._weights.close)
         for numbers in self._actors:
-            group = ActorGroup(
-                self._config,
-                numbers,
-                self._seed,
-                generation=self._generation,
-                judge=self._judge,
-            )
+            more: Any = {"generation": self._generation, "judge": self._judge}
+            group = ActorGroup(self._config, numbers, self._seed, **more)
             self.groups.append(group)
             stack.callback(group.close)
         self._subscriptions = [self._weights.subscribe() for _ in self.groups]
@@ -169,8 +153,8 @@ class ThreadWorkers(Workers):
         if not self._config.is_asynchronous:
             list(self._pool.map(self._insert, range(len(self.groups))))
 
-    def check(self, waited: float = 0.0) -> None:
-        del waited
+    def check(self, waited: float = 0.0, heard: Iterable[int] = ()) -> None:
+        del waited, heard
         if self._error is not None:
             raise CollectorError(f"an actor ended: {self._error!r}") from self._error
 
@@ -231,12 +215,10 @@ class ProcessWorkers(Workers):
         one = {"OMP_NUM_THREADS": "1"}
         return Worker(_act_in_process, task, name=log.stem, env=one, log=log)
 
-    def note(self, actors: NDArray[np.int64]) -> None:
-        for i in {self._home[actor] for actor in actors.tolist()}:
-            self._since[i], self._awake[i] = self._waited, True
-
-    def check(self, waited: float = 0.0) -> None:
+    def check(self, waited: float = 0.0, heard: Iterable[int] = ()) -> None:
         self._waited += waited
+        for i in {self._home[actor] for actor in heard}:
+            self._since[i], self._awake[i] = self._waited, True
         replaced = self.processes.check()
         for i, (since, awake) in enumerate(zip(self._since, self._awake, strict=True)):
             limit = self._config.execution_config.timeout if awake else IMPORTS
@@ -297,8 +279,8 @@ class RayWorkers(Workers):
             task = self._task(i, addresses=self._addresses, token=self._token)
             self._running.append(member.act.remote(task))
 
-    def check(self, waited: float = 0.0) -> None:
-        del waited
+    def check(self, waited: float = 0.0, heard: Iterable[int] = ()) -> None:
+        del waited, heard
         ended, _ = self._ray.wait(self._running, num_returns=1, timeout=0)
         if ended:
             try:
