@@ -188,13 +188,14 @@ async def train_model(
     history = await trainer.train()
     trainer.export(Path(config["dir"]) / "model")
     few = max(1, min(10, len(history) // 4))
+    evaluations = [row["success_rate"] for row in trainer.evaluations] or [None]
     return {
         "updates": len(history),
         "seconds": history[-1]["seconds"],
         "reward at first": sum(row["reward"] for row in history[:few]) / few,
         "reward at last": sum(row["reward"] for row in history[-few:]) / few,
-        "held-out success before": trainer.evaluations[0]["success_rate"],
-        "held-out success after": trainer.evaluations[-1]["success_rate"],
+        "held-out success before": evaluations[0],
+        "held-out success after": evaluations[-1],
         "results": str(config["dir"]),
     }
 

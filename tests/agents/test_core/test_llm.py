@@ -434,6 +434,7 @@ def test_the_command_trains_a_model_of_a_folder_and_goes_on(tmp_path: Path, litt
     assert type(model) is transformers.LlamaForCausalLM
     assert "has a run: expected another folder" in train("--updates", "3", "--algo", "rloo").stderr
     again = train("--updates", "3", "--algo", "rloo", "--max-lag", "1", "--resume")
+    assert json.loads(again.stdout)["held-out success before"] is not None
     assert json.loads(again.stdout)["updates"] == 3
     assert "expected one of grpo, rloo, ppo, not 'dpo'" in train("--algo", "dpo").output
 
