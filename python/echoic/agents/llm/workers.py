@@ -24,6 +24,8 @@ import tempfile
 import time
 from collections import deque
 from dataclasses import dataclass, replace
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -142,7 +144,7 @@ class LockStep:
         self._most = math.inf if most is None else most
         self._seats = 0
         self._queue: deque[asyncio.Future[None]] = deque()
-        self._waiting: dict[tuple[int, ...], Callable[[], None]] = {}
+        self._waiting: dict[tuple[int, ...], asyncio.Future[None]] = {}
 
     @contextlib.asynccontextmanager
     async def seat(self, *place: int) -> AsyncIterator[Any]:
@@ -155,7 +157,7 @@ class LockStep:
             self._queue.append(turn)
             await turn
         try:
-            yield _Seat(self, place)
+            yield SimpleNamespace(generate=partial(self.generate, place))
         finally:
             while self._queue and self._queue[0].done():
                 self._queue.popleft()
@@ -169,39 +171,20 @@ class LockStep:
         self, place: tuple[int, ...], prompt: Any, sampling: Any, **options: Any
     ) -> RolloutResult:
         """Draw a turn with those of all other seats."""
-        started: asyncio.Future[asyncio.Future[RolloutResult]]
-        started = asyncio.get_running_loop().create_future()
-
-        def start() -> None:
-            if not started.done():
-                turn = asyncio.ensure_future(self._engine.generate(prompt, sampling, **options))
-                started.set_result(turn)
-
-        self._waiting[place] = start
+        turn = self._waiting[place] = asyncio.get_running_loop().create_future()
         self._go()
         try:
-            turn = await started
-        except asyncio.CancelledError:
-            self._waiting.pop(place, None)
-            raise
-        try:
-            return await turn
+            await turn
         finally:
-            turn.cancel()
+            self._waiting.pop(place, None)
+        return await self._engine.generate(prompt, sampling, **options)
 
     def _go(self) -> None:
         if self._waiting and len(self._waiting) >= self._seats:
             waiting, self._waiting = self._waiting, {}
             for place in sorted(waiting):
-                waiting[place]()
-
-
-class _Seat:
-    def __init__(self, steps: LockStep, place: tuple[int, ...]) -> None:
-        self._steps, self._place = steps, place
-
-    async def generate(self, prompt: Any, sampling: Any, **options: Any) -> RolloutResult:
-        return await self._steps.generate(self._place, prompt, sampling, **options)
+                if not (turn := waiting[place]).done():
+                    turn.set_result(None)
 
 
 @dataclass(frozen=True)
@@ -413,7 +396,7 @@ class Member:
     imports: tuple[str, ...] = ()
 
 
-def work(member: Member) -> None:
+def work(_connection: object, member: Member) -> None:
     """Join a run as a worker, and answer prompts until it is over."""
     if member.threads is not None:
         torch.set_num_threads(member.threads)
@@ -440,10 +423,6 @@ async def _work(member: Member) -> None:
                 raise CollectorError(f"the run published no weights within {_JOIN:g} s")
             await asyncio.sleep(_LOOK)
         await actor.act(worker, member.most)
-
-
-def _work_in_process(_connection: object, member: Member) -> None:
-    work(member)
 
 
 class Processes:
@@ -478,7 +457,7 @@ class Processes:
         threads = self._members[i].threads
         env = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
         log = None if self._folder is None else self._folder / f"{name}.log"
-        return Worker(_work_in_process, self._members[i], name=name, env=env, log=log)
+        return Worker(work, self._members[i], name=name, env=env, log=log)
 
     def check(self) -> None:
         """Replace workers that died.
@@ -571,7 +550,7 @@ class _RayActor:
         from echoic.integrations.ray.addresses import nearest
 
         address = nearest(addresses, token)
-        work(replace(member, address=address, token=token))
+        work(None, replace(member, address=address, token=token))
 
 
 def socket_of_run() -> tuple[str, tempfile.TemporaryDirectory[str]]:
