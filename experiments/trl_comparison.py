@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 NAME = "trl_comparison"
 SIDES = ("echoic", "trl")
-UPDATES, PROMPTS, ANSWERS, NEW_TOKENS = 20, 4, 8, 24
-RATE, RANK = 3e-4, 16
+UPDATES, PROMPTS, ANSWERS, NEW_TOKENS = 12, 4, 8, 12
+RATE, RANK = 5e-4, 8
 
 
 def run(out: Path, quick: bool) -> None:
