@@ -168,12 +168,14 @@ class GroupReplay:
             CheckpointError: If it is damaged, or of plans of another size. Nothing was changed.
         """
         state = checkpoint.load(path, kind=_KIND)
-        groups = [_Group(TokenBatch(**batch), *rest) for batch, *rest in state["groups"]]
-        dims = self._calculator.latent_dim
-        if any(group.plan.shape != (dims,) for group in groups):
-            raise CheckpointError(f"{path} has other plans: expected {dims} numbers each")
-        self._calculator.tracker.load_state_dict(state["mean"])
-        self._draws, self._groups = state["draws"], groups
+        tracker, dims = self._calculator.tracker, self._calculator.latent_dim
+        with checkpoint.all_or_nothing(tracker.load_state_dict, tracker.state_dict(), kind=_KIND):
+            groups = [_Group(TokenBatch(**batch), *rest) for batch, *rest in state["groups"]]
+            if any(group.plan.shape != (dims,) for group in groups):
+                raise CheckpointError(f"{path} has other plans: expected {dims} numbers each")
+            draws = int(state["draws"])
+            tracker.load_state_dict(state["mean"])
+        self._draws, self._groups = draws, groups
 
     def _logits(self) -> Array:
         scores, config = self.scores, self.config
@@ -222,15 +224,20 @@ def join(batches: Sequence[TokenBatch]) -> TokenBatch:
 
     def joined(name: str) -> Any:
         columns = [getattr(batch, name) for batch in batches]
-        return None if columns[0] is None else np.concatenate(columns)
+        absent = [column is None for column in columns]
+        if any(absent) and not all(absent):
+            raise ArgumentError(f"expected {name} in all batches or in none")
+        return None if absent[0] else np.concatenate(columns)
 
     names = ("tokens", "logprobs", "mask", "rewards", "lags", "token_rewards")
     weights = [np.ones(len(one)) if one.importance is None else one.importance for one in batches]
-    plans = [one.plans for one in batches]
+    plans = [one.plans or (None,) * len(one) for one in batches]
     return TokenBatch(
         **{name: joined(name) for name in names},
         offsets=offsets_of(np.concatenate([one.lengths for one in batches])),
         group_offsets=offsets_of(np.concatenate([np.diff(one.group_offsets) for one in batches])),
-        plans=None if plans[0] is None else tuple(row for of in plans for row in of or ()),
+        plans=tuple(row for of in plans for row in of)
+        if any(one.plans for one in batches)
+        else None,
         importance=np.concatenate(weights),
     )
