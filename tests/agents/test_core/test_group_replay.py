@@ -105,6 +105,8 @@ def test_groups_and_bytes_are_bounded_and_the_lowest_go() -> None:
     for version in range(6):
         old.add(batch_of([1.0]), version)
     assert [group.added for group in old._groups] == [3, 4, 5]
+    assert old.sample(9, version=7).lags.tolist() == [2] * 6
+    assert old.sample(9, version=8) is None
     with pytest.raises(ArgumentError, match="max_bytes"):
         replay_of(max_bytes=0)
 

@@ -325,6 +325,9 @@ def test_what_is_no_plan_is_refused() -> None:
         (batch.plans[0][:, 1:], "rows of 20 finite numbers"),
         (batch.plans[0][:2], "a plan for each virtual token"),
         (batch.plans[0] * np.nan, "rows of 20 finite numbers"),
+        # What another process sends may be anything.
+        ("no plan", "rows of 20 finite numbers"),
+        (batch.plans[0].astype(str), "rows of 20 finite numbers"),
     ):
         odd = TokenBatch(**{**vars(batch), "plans": (rows, *batch.plans[1:])})
         with pytest.raises(ArgumentError, match=message):

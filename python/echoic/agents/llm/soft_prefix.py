@@ -165,10 +165,11 @@ class PlanPrefix(nn.Module):
         given = batch.plans or (None,) * max(1, len(batch))
         rows = [np.zeros((0, numbers), np.float32) if one is None else one for one in given]
         for item, one in enumerate(rows):
-            if one.ndim != 2 or one.shape[1] != numbers or not np.isfinite(one).all():
+            fits = isinstance(one, np.ndarray) and one.dtype.kind == "f" and one.ndim == 2
+            if not fits or one.shape[1] != numbers or not np.isfinite(one).all():
                 raise ArgumentError(
-                    f"plans of item {item}: expected rows of {numbers} finite numbers, got an "
-                    f"array of shape {one.shape}"
+                    f"plans of item {item}: expected rows of {numbers} finite numbers, got "
+                    f"{type(one).__name__} of shape {np.shape(one)}"
                 )
         counts = np.array([len(one) for one in rows], np.int64)
         first = offsets_of(counts)
