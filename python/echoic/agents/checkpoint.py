@@ -143,9 +143,18 @@ def check_tensors(part: str, mine: Mapping[str, Any], state: Mapping[str, Any]) 
 
 
 def check_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
-    """Raise a ``CheckpointError`` if a state of Adam has averages of other shapes."""
+    """Raise a ``CheckpointError`` if a state of Adam has other groups or shapes."""
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    groups, found = (
+        [len(group["params"]) for group in one["param_groups"]] for one in (vars(optimizer), state)
+    )
+    if groups != found:
+        raise CheckpointError(
+            f"the checkpoint doesn't fit: expected groups of {groups} parameters, got {found}"
+        )
     for index, kept in state["state"].items():
+        if index >= len(parameters) or {"step", "exp_avg", "exp_avg_sq"} - kept.keys():
+            raise CheckpointError(f"the checkpoint's state of parameter {index} is damaged")
         expected = tuple(parameters[index].shape)
         for name in ("exp_avg", "exp_avg_sq"):
             if tuple(kept[name].shape) != expected:

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 import torch
+from echoic.agents import checkpoint
 from echoic.agents.llm import (
     GRPOConfig,
     LLMConfig,
@@ -104,6 +105,8 @@ def test_groups_and_bytes_are_bounded_and_the_lowest_go() -> None:
     for version in range(6):
         old.add(batch_of([1.0]), version)
     assert [group.added for group in old._groups] == [3, 4, 5]
+    assert old.sample(9, version=7).lags.tolist() == [2] * 6
+    assert old.sample(9, version=8) is None
     with pytest.raises(ArgumentError, match="max_bytes"):
         replay_of(max_bytes=0)
 
@@ -135,9 +138,15 @@ def test_a_saved_replay_draws_what_the_other_would_have(tmp_path: Path) -> None:
         left, right = one.sample(3, version=2), other.sample(3, version=2)
         assert left.tokens.tolist() == right.tokens.tolist()
         assert left.importance.tolist() == right.importance.tolist()
-    (tmp_path / "replay").write_bytes(b"no replay")
-    with pytest.raises(CheckpointError):
-        other.load(tmp_path / "replay")
+    for part in ("tokens", "groups", "mean", "draws"):
+        state = checkpoint.load(tmp_path / "replay", kind="group replay")
+        (state["groups"][0][0] if part == "tokens" else state).pop(part)
+        checkpoint.save(tmp_path / "odd", state, kind="group replay")
+        with pytest.raises(CheckpointError):
+            other.load(tmp_path / "odd")
+    assert other.sample(3, version=2).tokens.tolist() == one.sample(3, version=2).tokens.tolist()
+    with pytest.raises(ArgumentError, match="token_rewards in all batches or in none"):
+        join([left, dataclasses.replace(left, token_rewards=left.logprobs)])
 
 
 def trainer_of(**settings: Any) -> LLMTrainer:

@@ -114,17 +114,6 @@ def test_a_window_holds_only_states_of_its_own_episode() -> None:
     assert not windows[~masks].any()
 
 
-def test_looking_ahead_keeps_nothing() -> None:
-    looked, plain = (PlanWindows(2, 1, 3, device="cpu") for _ in range(2))
-    starts, goes_on = torch.ones(2, dtype=torch.bool), torch.zeros(2, dtype=torch.bool)
-    for windows in (looked, plain):
-        windows.push(torch.ones(2, 1), starts)
-    ahead = looked.peek(torch.full((2, 1), 2.0))
-    expected = plain.push(torch.full((2, 1), 2.0), goes_on)
-    assert all(torch.equal(one, other) for one, other in zip(ahead, expected, strict=True))
-    assert looked.state_dict()["mask"].sum() == 2
-
-
 def test_windows_continue_after_a_checkpoint() -> None:
     first, second = (PlanWindows(2, 1, 3, device="cpu") for _ in range(2))
     starts = torch.tensor([True, True])

@@ -204,6 +204,7 @@ def test_micro_batches_change_only_the_order_of_sums() -> None:
         batch = drawn(tiny(), learner_of(tiny()).plans)
         metrics = learner.update(batch)
         assert metrics["micro_batches"] == (1 if most is None else 16)
+        assert int(learner.plans.divergence.samples) == 1
         found.append((metrics, torch.cat([one.flatten() for one in learner.plans.parameters()])))
     (whole, one), (parts, other) = found
     assert parts["plan_divergence"] == pytest.approx(whole["plan_divergence"], rel=1e-4)
@@ -295,6 +296,26 @@ def test_an_answer_that_was_cancelled_keeps_its_plan() -> None:
     assert asked == [([1, 4, 5], [4, 5])] * 2
 
 
+def test_conversations_without_a_second_plan_or_any_measure_no_divergence() -> None:
+    model = tiny()
+    learner = learner_of(model)
+    turn = learner.plans.begin(0)
+    ids = turn.plan(np.ones(4))
+    batch = TokenBatch.from_items(
+        tokens=[[1, *ids, 2], [1, *ids, 3], [1]],
+        logprobs=[[0, 0, 0, -1.0]] * 2 + [[0]],
+        mask=[[0, 0, 0, 1]] * 2 + [[0]],
+        rewards=[1.0, 0.0, 0.0],
+        group_sizes=[3],
+        plans=[turn.rows(), turn.rows(), learner.plans.begin(1).rows()],
+    )
+    metrics = learner.update(batch)
+    assert metrics["stepped"] == 1
+    assert metrics["plan_divergence"] == 0
+    divergence = learner.plans.divergence
+    assert (int(divergence.updates), int(divergence.samples), float(divergence.scale)) == (1, 0, 1)
+
+
 def test_what_is_no_plan_is_refused() -> None:
     model = tiny()
     learner = learner_of(model)
@@ -304,10 +325,15 @@ def test_what_is_no_plan_is_refused() -> None:
         (batch.plans[0][:, 1:], "rows of 20 finite numbers"),
         (batch.plans[0][:2], "a plan for each virtual token"),
         (batch.plans[0] * np.nan, "rows of 20 finite numbers"),
+        # What another process sends may be anything.
+        ("no plan", "rows of 20 finite numbers"),
+        (batch.plans[0].astype(str), "rows of 20 finite numbers"),
     ):
         odd = TokenBatch(**{**vars(batch), "plans": (rows, *batch.plans[1:])})
         with pytest.raises(ArgumentError, match=message):
             learner.update(odd)
+    with pytest.raises(ArgumentError, match="virtual tokens are not drawn"):
+        learner.update(TokenBatch(**{**vars(batch), "mask": batch.tokens >= 4}))
     with pytest.raises(ArgumentError, match="expected 8 values of plans"):
         TokenBatch(**{**vars(batch), "plans": batch.plans[1:]})
     for observation in (np.zeros(3), np.full(4, np.inf)):

@@ -33,7 +33,7 @@ __all__ = ["TokenBatch"]
 
 # A probability rounds to a little more than 1; one that was given for its logarithm is far above.
 _ROUNDING = 1e-3
-_OF_TOKENS: dict[str, Any] = {
+OF_TOKENS: dict[str, Any] = {
     "tokens": np.int64,
     "logprobs": np.float32,
     "mask": np.bool_,
@@ -86,7 +86,7 @@ class TokenBatch:
 
     def __post_init__(self) -> None:
         """Cast arrays to the dtypes that a learner needs, and check that they fit each other."""
-        for name, dtype in (_OF_TOKENS | _OTHERS).items():
+        for name, dtype in (OF_TOKENS | _OTHERS).items():
             if (given := getattr(self, name)) is not None:
                 array = np.array(given, dtype)
                 if array.ndim != 1:
@@ -94,7 +94,7 @@ class TokenBatch:
                 object.__setattr__(self, name, array)
         ends = {name: _end(name, getattr(self, name)) for name in ("offsets", "group_offsets")}
         of_items = ("rewards", "importance", "plans")
-        for name in (*_OF_TOKENS, *of_items):
+        for name in (*OF_TOKENS, *of_items):
             size = len(self) if name in of_items else ends["offsets"]
             if (array := getattr(self, name)) is not None and len(array) != size:
                 raise ArgumentError(

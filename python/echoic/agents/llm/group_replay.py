@@ -20,7 +20,7 @@ import numpy as np
 from echoic.agents import checkpoint
 from echoic.agents.environments.base import TextEncoder
 from echoic.agents.kernels import priority_sample
-from echoic.agents.llm.batch import TokenBatch, offsets_of
+from echoic.agents.llm.batch import OF_TOKENS, TokenBatch, offsets_of
 from echoic.agents.replay import SurpriseCalculator
 from echoic.errors import ArgumentError, CheckpointError
 
@@ -110,8 +110,7 @@ class GroupReplay:
     def add(self, batch: TokenBatch, version: int) -> None:
         """Keep the groups of the batch that a version of the learner gets, within the bounds."""
         made = self._made(batch)
-        oldest = version - self.config.max_replay_age
-        self._groups = [group for group in self._groups if group.added >= oldest]
+        self._expire(version)
         self._groups += [_Group(_part(batch, i), plan, version) for i, plan in enumerate(made)]
         # Scored before: a plan that has moved the mean looks less surprising.
         order = np.argsort(self.scores, kind="stable").tolist()
@@ -136,6 +135,7 @@ class GroupReplay:
             A batch with importance weights; None below ``min_experiences``.
         """
         config = self.config
+        self._expire(version)
         if len(self) < max(1, config.min_experiences):
             return None
         state = np.random.SeedSequence([self._seed, self._draws]).generate_state(1, np.uint64)
@@ -168,12 +168,18 @@ class GroupReplay:
             CheckpointError: If it is damaged, or of plans of another size. Nothing was changed.
         """
         state = checkpoint.load(path, kind=_KIND)
-        groups = [_Group(TokenBatch(**batch), *rest) for batch, *rest in state["groups"]]
-        dims = self._calculator.latent_dim
-        if any(group.plan.shape != (dims,) for group in groups):
-            raise CheckpointError(f"{path} has other plans: expected {dims} numbers each")
-        self._calculator.tracker.load_state_dict(state["mean"])
-        self._draws, self._groups = state["draws"], groups
+        tracker, dims = self._calculator.tracker, self._calculator.latent_dim
+        with checkpoint.all_or_nothing(tracker.load_state_dict, tracker.state_dict(), kind=_KIND):
+            groups = [_Group(TokenBatch(**batch), *rest) for batch, *rest in state["groups"]]
+            if any(group.plan.shape != (dims,) for group in groups):
+                raise CheckpointError(f"{path} has other plans: expected {dims} numbers each")
+            draws = int(state["draws"])
+            tracker.load_state_dict(state["mean"])
+        self._draws, self._groups = draws, groups
+
+    def _expire(self, version: int) -> None:
+        oldest = version - self.config.max_replay_age
+        self._groups = [group for group in self._groups if group.added >= oldest]
 
     def _logits(self) -> Array:
         scores, config = self.scores, self.config
@@ -203,16 +209,16 @@ def _part(batch: TokenBatch, group: int) -> TokenBatch:
     """Return a batch of one group of a batch."""
     first, end = batch.group_offsets[group : group + 2].tolist()
     begin, stop = batch.offsets[[first, end]].tolist()
-    rewards = batch.token_rewards
+
+    def cut(name: str) -> Any:
+        column = getattr(batch, name)
+        return None if column is None else column[begin:stop]
+
     return TokenBatch(
-        tokens=batch.tokens[begin:stop],
-        logprobs=batch.logprobs[begin:stop],
-        mask=batch.mask[begin:stop],
+        **{name: cut(name) for name in OF_TOKENS},
         offsets=batch.offsets[first : end + 1] - begin,
         rewards=batch.rewards[first:end],
         group_offsets=np.array([0, end - first]),
-        lags=batch.lags[begin:stop],
-        token_rewards=None if rewards is None else rewards[begin:stop],
         plans=None if batch.plans is None else batch.plans[first:end],
     )
 
@@ -222,15 +228,19 @@ def join(batches: Sequence[TokenBatch]) -> TokenBatch:
 
     def joined(name: str) -> Any:
         columns = [getattr(batch, name) for batch in batches]
-        return None if columns[0] is None else np.concatenate(columns)
+        absent = [column is None for column in columns]
+        if any(absent) and not all(absent):
+            raise ArgumentError(f"expected {name} in all batches or in none")
+        return None if absent[0] else np.concatenate(columns)
 
-    names = ("tokens", "logprobs", "mask", "rewards", "lags", "token_rewards")
     weights = [np.ones(len(one)) if one.importance is None else one.importance for one in batches]
-    plans = [one.plans for one in batches]
+    plans = [one.plans or (None,) * len(one) for one in batches]
     return TokenBatch(
-        **{name: joined(name) for name in names},
+        **{name: joined(name) for name in (*OF_TOKENS, "rewards")},
         offsets=offsets_of(np.concatenate([one.lengths for one in batches])),
         group_offsets=offsets_of(np.concatenate([np.diff(one.group_offsets) for one in batches])),
-        plans=None if plans[0] is None else tuple(row for of in plans for row in of or ()),
+        plans=tuple(row for of in plans for row in of)
+        if any(one.plans for one in batches)
+        else None,
         importance=np.concatenate(weights),
     )

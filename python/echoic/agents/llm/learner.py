@@ -134,7 +134,7 @@ class TokenLearnerConfig:
 
     #: Temperature at which the tokens were drawn.
     temperature: float = 1.0
-    #: Most tokens of a micro-batch; ``None``: the whole batch.
+    #: Most tokens of a micro-batch, with what fills rows up; ``None``: the whole batch.
     max_tokens: int | None = None
     #: Lay items out in one row without gaps, for transformers models that keep them apart, instead
     #: of a row for each.
@@ -206,6 +206,8 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 }
 # Settings that a checkpoint does not depend on.
 _HOW = ("max_tokens", "packed", "chunk", "checkpointing", "distributed")
+# Parts of a checkpoint.
+_PARTS = {"policy", "optimizer", "updates", "steps", "config", "frozen", "random"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -398,11 +400,17 @@ class TokenLearner(ABC):
     def _parts(self, batch: TokenBatch, mask: Array) -> list[MicroBatch]:
         """Split the items that have tokens in ``mask`` into micro-batches, as many in each rank."""
         items = np.flatnonzero(batch.count(mask))
-        budget = self.config.max_tokens
+        budget, lengths = self.config.max_tokens, batch.lengths[items]
         plan, count = np.zeros(len(items), np.int64), 1
         if budget is not None and len(items):
-            lengths = batch.lengths[items]
             plan, count = plan_micro_batches(lengths, np.zeros_like(lengths), 1, budget)
+            if not self.config.packed:
+                # Rows are as long as the longest: those of a length go together.
+                count = room = 0
+                for item in np.argsort(-lengths, kind="stable"):
+                    if room == 0:
+                        count, room = count + 1, budget // lengths[item]
+                    plan[item], room = count - 1, room - 1
         # Shards are gathered in every pass, which takes all ranks: the last parts may be empty.
         chosen = [items[plan == number] for number in range(self.ranks.most(count))]
         how: Any = {"packed": self.config.packed, "device": self.device}
@@ -594,6 +602,8 @@ class TokenLearner(ABC):
                 loaded.
         """
         state = checkpoint.load(path, kind=type(self).__name__)
+        if missing := _PARTS - state.keys():
+            raise CheckpointError(f"{path} is damaged: it has no {', '.join(sorted(missing))}")
         mine, config = self._trained(), self._settings()
         checkpoint.check_tensors("policy", mine, state["policy"])
         checkpoint.check_optimizer(self.optimizer, state["optimizer"])

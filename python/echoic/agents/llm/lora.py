@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from echoic.agents import _checks
 from echoic.agents.devices import whole
 from echoic.errors import ArgumentError
 
@@ -32,10 +33,8 @@ class LoRAConfig:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        if self.rank < 1:
-            raise ArgumentError(f"rank is at least 1, got {self.rank}")
-        if not self.alpha > 0:
-            raise ArgumentError(f"alpha is above 0, got {self.alpha}")
+        _checks.whole(self, "rank")
+        _checks.number(self, "alpha", above=0)
         if not self.targets:
             raise ArgumentError('targets name at least one layer, or are "all-linear"')
 
@@ -91,5 +90,5 @@ def merged_weights(model: Any) -> dict[str, Any]:
             for adapter in layer.active_adapters:
                 added = whole(layer.get_delta_weight(adapter)).detach()
                 old = weights[f"{name}.weight"]
-                weights[f"{name}.weight"] = old + added.to(old.dtype)
+                weights[f"{name}.weight"] = (old + added).to(old.dtype)
     return weights

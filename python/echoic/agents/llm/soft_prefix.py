@@ -14,6 +14,7 @@ each plan and epoch.
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -89,8 +90,8 @@ class PlanPrefix(nn.Module):
         nn.init.normal_(self.project.weight, std=scale, generator=_generator(seed))
         nn.init.normal_(self.project.bias, std=scale, generator=_generator(seed + 1))
         self.to(weight.device)
-        # Sum of the divergence over the plans of an epoch.
-        self._plain = 0.0
+        # Sum of the divergence over the plans of an epoch; None if no plan follows another.
+        self._plain: float | None = None
 
     def forward(self, plans: Tensor) -> Tensor:
         """Return the embeddings of plans, ``(..., prefix, width)``."""
@@ -112,7 +113,8 @@ class PlanPrefix(nn.Module):
             The batch, in which each plan has ids of its own.
 
         Raises:
-            ArgumentError: If an item has virtual tokens without a plan, or rows of another size.
+            ArgumentError: If an item has virtual tokens without a plan or in its mask, or rows of
+                another size.
         """
         found, bound = self._read(batch)
         waiting: list[Tensor] = []
@@ -127,7 +129,7 @@ class PlanPrefix(nn.Module):
         layers = {id(layer): layer for layer in map(_embedding, models)}.values()
         hooks = [layer.register_forward_pre_hook(known) for layer in layers]
         hooks += [layer.register_forward_hook(insert) for layer in layers]
-        self._plain = 0.0
+        self._plain = 0.0 if bool(bound.follows.any()) else None
         try:
             yield found
         finally:
@@ -148,9 +150,13 @@ class PlanPrefix(nn.Module):
 
     def after_step(self) -> float:
         """Keep the encoder's bound after an epoch; return its divergence per dimension, in nats."""
-        plain, self._plain = self._plain, 0.0
+        plain = self._plain
         self.encoder.project()
-        self.divergence.advance(plain)
+        # Not measured is not 0: that would shrink the scale of what is measured later.
+        self.divergence.advance(math.nan if plain is None else plain)
+        if plain is None:
+            return 0.0
+        self._plain = 0.0
         return plain
 
     def _read(self, batch: TokenBatch) -> tuple[TokenBatch, _Bound]:
@@ -159,16 +165,19 @@ class PlanPrefix(nn.Module):
         given = batch.plans or (None,) * max(1, len(batch))
         rows = [np.zeros((0, numbers), np.float32) if one is None else one for one in given]
         for item, one in enumerate(rows):
-            if one.ndim != 2 or one.shape[1] != numbers or not np.isfinite(one).all():
+            fits = isinstance(one, np.ndarray) and one.dtype.kind == "f" and one.ndim == 2
+            if not fits or one.shape[1] != numbers or not np.isfinite(one).all():
                 raise ArgumentError(
-                    f"plans of item {item}: expected rows of {numbers} finite numbers, got an "
-                    f"array of shape {one.shape}"
+                    f"plans of item {item}: expected rows of {numbers} finite numbers, got "
+                    f"{type(one).__name__} of shape {np.shape(one)}"
                 )
         counts = np.array([len(one) for one in rows], np.int64)
         first = offsets_of(counts)
         tokens = batch.tokens.copy()
         virtual = tokens >= self.vocab_size
         owners = batch.items[virtual]
+        if batch.mask[virtual].any():
+            raise ArgumentError("virtual tokens are not drawn: expected a mask of 0 at each")
         if (tokens[virtual] >= self.vocab_size + counts[owners] * self.prefix).any():
             raise ArgumentError("expected a plan for each virtual token of an item, got fewer")
         tokens[virtual] += first[owners] * self.prefix
@@ -198,7 +207,7 @@ class PlanPrefix(nn.Module):
                 previous = self.encoder.posterior(bound.windows[before], bound.masks[before])
             cost, plain = self.divergence(posterior, previous, pairs)
             share = pairs.sum() / bound.follows.sum().clamp(min=1)
-            if bool(pairs.any()):
+            if self._plain is not None and bool(pairs.any()):
                 self._plain += float(plain * share)
             vectors = _WithCost.apply(vectors, self.divergence.weight * share * cost)
         return output.index_put((virtual,), vectors.to(output.dtype))
@@ -271,7 +280,8 @@ class TurnPlans:
 
     def rows(self) -> Array:
         """Return observation and noise of each plan, ``(plans, state_dim + embedding_dim)``."""
-        return np.stack(self._rows) if self._rows else np.zeros((0, 0), np.float32)
+        size = self._prefix.state_dim + self._prefix.config.embedding_dim
+        return np.array(self._rows, np.float32).reshape(-1, size)
 
 
 def _embedding(model: Any) -> Any:

@@ -92,15 +92,6 @@ class PlanWindows:
         Returns:
             Copies: windows ``(num_envs, k + 1, state_dim)``, and which places hold a state.
         """
-        self._states, self._mask = self._with(states, starts)
-        return _shown(self._states, self._mask, self.history)
-
-    def peek(self, states: Any) -> tuple[Any, Any]:
-        """Return the windows that would end with these states, in the same episodes."""
-        starts = torch.zeros(len(self._states), dtype=torch.bool)
-        return _shown(*self._with(states, starts), self.history)
-
-    def _with(self, states: Any, starts: Any) -> tuple[Any, Any]:
         place = self._states.device
         states = torch.as_tensor(states, dtype=self._states.dtype, device=place)
         starts = torch.as_tensor(starts, dtype=torch.bool, device=place)
@@ -111,10 +102,12 @@ class PlanWindows:
                 f"{tuple(states.shape)} and {tuple(starts.shape)}"
             )
         kept = self._mask[:, 1:] & ~starts[:, None]
-        return (
-            torch.cat([self._states[:, 1:], states[:, None]], dim=1),
-            torch.cat([kept, torch.ones_like(starts)[:, None]], dim=1),
-        )
+        self._states = torch.cat([self._states[:, 1:], states[:, None]], dim=1)
+        self._mask = torch.cat([kept, torch.ones_like(starts)[:, None]], dim=1)
+        # Masked places are 0, so that no number of an earlier episode is left.
+        mask = self._mask.clone()
+        mask[:, : mask.shape[1] - 1 - self.history] = False
+        return self._states.masked_fill(~mask[..., None], 0.0), mask
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for :meth:`load_state_dict`."""
@@ -155,13 +148,6 @@ def windows_of(
     made = PlanWindows(count, dim, window_size, history=history, device=states.device)
     windows, masks = zip(*map(made.push, states, starts), strict=True)
     return torch.stack(windows), torch.stack(masks)
-
-
-def _shown(windows: Any, mask: Any, history: int) -> tuple[Any, Any]:
-    """Zero masked places, so that no number of an earlier episode is left."""
-    mask = mask.clone()
-    mask[..., : mask.shape[-1] - 1 - history] = False
-    return torch.where(mask[..., None], windows, torch.zeros_like(windows)), mask
 
 
 @dataclass(frozen=True)
