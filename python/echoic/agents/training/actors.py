@@ -99,8 +99,8 @@ class _Seat:
         self.actions.append(action)
         self.transcript.turns.append((self._text, command))
         seen, reward, done, cut, info = self.environment.step(action)
-        if not (math.isfinite(reward) and np.isfinite(seen["vector"]).all()):
-            raise CollectorError(f"a step has numbers that are not finite, its reward is {reward}")
+        if not math.isfinite(reward):
+            raise CollectorError(f"the reward of a step is not finite: {reward}")
         self._see(seen, info)
         self.transcript.final = self._text
         self.reward += float(reward)
@@ -122,7 +122,10 @@ class _Seat:
             _log.debug("closing an environment: %s", repr(error))
 
     def _see(self, observation: Any, info: Any) -> None:
-        self.state = np.asarray(observation["vector"], np.float32)
+        # A copy: the environment may write its next vector to the same place.
+        self.state = np.array(observation["vector"], np.float32)
+        if not np.isfinite(self.state).all():
+            raise CollectorError("an observation has numbers that are not finite")
         self.allowed = allowed_of(info, masked=self.config.mask_commands)
         self._text, self._commands = observation["text"], info["commands"]
 

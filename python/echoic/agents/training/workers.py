@@ -151,7 +151,10 @@ class ThreadWorkers(Workers):
 
     def fill(self) -> None:
         if not self._config.is_asynchronous:
-            list(self._pool.map(self._insert, range(len(self.groups))))
+            # All are inserted, or none: what is left in the table would be taken in the next round.
+            filled = list(self._pool.map(self._collect, range(len(self.groups))))
+            for group, columns in zip(self.groups, filled, strict=True):
+                self._table.extend(columns, version=group.version)
 
     def check(self, waited: float = 0.0, heard: Iterable[int] = ()) -> None:
         del waited, heard
@@ -166,15 +169,15 @@ class ThreadWorkers(Workers):
             for group, kept in zip(self.groups, state, strict=True):
                 group.restore(kept)
 
-    def _insert(self, i: int) -> None:
-        group = self.groups[i]
-        group.refresh(self._subscriptions[i])
-        self._table.extend(group.collect(), version=group.version)
+    def _collect(self, i: int) -> dict[str, Any]:
+        self.groups[i].refresh(self._subscriptions[i])
+        return self.groups[i].collect()
 
     def _loop(self, i: int) -> None:
         try:
             while not self._stopping.is_set():
-                self._insert(i)
+                columns = self._collect(i)
+                self._table.extend(columns, version=self.groups[i].version)
         except ClosedError:
             return
         except BaseException as error:  # raised by check()
