@@ -93,12 +93,12 @@ class PlanWindows:
             Copies: windows ``(num_envs, k + 1, state_dim)``, and which places hold a state.
         """
         self._states, self._mask = self._with(states, starts)
-        return _shown(self._states, self._mask, self.history)
+        return shown(self._states, self._mask, self.history)
 
     def peek(self, states: Any) -> tuple[Any, Any]:
         """Return the windows that would end with these states, in the same episodes."""
         starts = torch.zeros(len(self._states), dtype=torch.bool)
-        return _shown(*self._with(states, starts), self.history)
+        return shown(*self._with(states, starts), self.history)
 
     def _with(self, states: Any, starts: Any) -> tuple[Any, Any]:
         place = self._states.device
@@ -157,8 +157,8 @@ def windows_of(
     return torch.stack(windows), torch.stack(masks)
 
 
-def _shown(windows: Any, mask: Any, history: int) -> tuple[Any, Any]:
-    """Zero masked places, so that no number of an earlier episode is left."""
+def shown(windows: Any, mask: Any, history: int) -> tuple[Any, Any]:
+    """Mask all but ``history`` states before the last, and zero all that is masked."""
     mask = mask.clone()
     mask[..., : mask.shape[-1] - 1 - history] = False
     return torch.where(mask[..., None], windows, torch.zeros_like(windows)), mask

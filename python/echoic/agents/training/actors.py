@@ -225,12 +225,12 @@ class ActorGroup:
             "actors": [{name: getattr(actor, name) for name in kept} for actor in self._actors],
         }
 
-    def restore(self, state: dict[str, Any]) -> int:
-        """Continue from :meth:`state`; return how many episodes could not be restored."""
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state`."""
         self.generator.set_state(state["generator"])
         self._windows.load_state_dict(state["windows"])
-        pairs = zip(self._actors, state["actors"], strict=True)
-        return sum(not self._replay(actor, kept) for actor, kept in pairs)
+        for actor, kept in zip(self._actors, state["actors"], strict=True):
+            self._replay(actor, kept)
 
     def close(self) -> None:
         """Close the environments."""
@@ -310,21 +310,19 @@ class ActorGroup:
         except Exception as again:  # counted, up to the limit
             self._replace(actor, again)
 
-    def _replay(self, actor: _Seat, kept: dict[str, Any]) -> bool:
-        """Restore an episode from its seed and its actions."""
+    def _replay(self, actor: _Seat, kept: dict[str, Any]) -> None:
+        """Restore an episode from its seed and its actions; if it differs, start another one."""
         for name in ("states", "starts", "episode"):
             setattr(actor, name, kept[name])
         try:
             self._begin(actor)
             ended = any(any(actor.step(action)[1:3]) for action in kept["actions"])
-            if not ended and np.array_equal(actor.state, kept["state"]):
-                return True
-            _log.warning("the episode of actor %d can not be repeated", actor.number)
-            actor.episode += 1
-            self._begin(actor)
+            if ended or not np.array_equal(actor.state, kept["state"]):
+                _log.warning("the episode of actor %d can not be repeated", actor.number)
+                actor.episode += 1
+                self._begin(actor)
         except Exception as error:  # whatever an environment raises
             self._replace(actor, error)
-        return False
 
 
 class Evaluator:

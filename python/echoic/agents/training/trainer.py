@@ -345,7 +345,7 @@ class _Run:
         return bool(latest["success_rate"] >= wanted)
 
     def _take(self, stop: threading.Event) -> dict[str, Any] | None:
-        """Wait for one segment per actor, and watch the workers meanwhile; None if stopped."""
+        """Wait for `num_actors` segments, and watch the workers meanwhile; None if stopped."""
         self.workers.fill()
         while True:
             began = time.monotonic()
