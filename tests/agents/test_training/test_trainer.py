@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import math
 import shutil
 import threading
@@ -51,8 +52,9 @@ def test_a_plan_learns_what_needs_a_memory_and_the_same_networks_without_one_do_
 
 
 def test_all_that_is_measured_is_there_and_can_be_written(run):
-    config = run(evaluation_frequency=256, save_frequency=256)
+    config = run(evaluation_frequency=256, save_frequency=256, log_level="DEBUG")
     metrics, _, _ = train(config)
+    assert logging.getLogger("echoic.agents.training").level == logging.NOTSET
     assert metrics.total_timesteps == 512
     assert metrics.total_episodes == len(metrics.episode_rewards) == len(metrics.episode_lengths)
     assert sum(metrics.episode_lengths) <= 512

@@ -326,11 +326,7 @@ class ActorGroup:
 
 
 class Evaluator:
-    """Plays the same held-out episodes each time, one after the other.
-
-    Args:
-        config: Settings of the run.
-    """
+    """Plays the same held-out episodes each time, one after the other."""
 
     def __init__(self, config: TrainingConfig) -> None:
         self._config = config
