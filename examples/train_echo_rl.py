@@ -1,4 +1,4 @@
-"""Train an agent with a latent plan, surprise replay and asynchronous actors.
+"""Train an agent with a latent plan, surprise replay and many actors side by side.
 
 Run ``python examples/train_echo_rl.py --task minigrid --timesteps 20000 --num-actors 16``. It
 leaves, in the folder where it is run:

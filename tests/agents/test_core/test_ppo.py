@@ -26,7 +26,9 @@ PLANS = PlanningConfig(
 )
 
 
-def make_learner(seed: int = 0, *, planner: bool = False, **changes: Any) -> PPOLearner:
+def make_learner(
+    seed: int = 0, *, planner: bool = False, threads: int = 1, **changes: Any
+) -> PPOLearner:
     torch.manual_seed(seed)
     plans = LatentPlanningOptimizer(STATE, ACTIONS, PLANS, "cpu", seed=seed) if planner else None
     return PPOLearner(
@@ -38,6 +40,7 @@ def make_learner(seed: int = 0, *, planner: bool = False, **changes: Any) -> PPO
         planner=plans,
         seed=seed,
         hidden_dim=16,
+        threads=threads,
     )
 
 
@@ -309,6 +312,17 @@ def test_a_policy_that_moved_too_far_ends_all_epochs() -> None:
     # The first minibatch is of the policy itself. The second sees the step, and is not stepped on.
     assert (metrics["minibatches"], metrics["epochs"], metrics["stopped"]) == (1, 1, 1)
     assert metrics["approx_kl"] > 1e-9
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_ratio_beyond_all_numbers_is_too_far(threads: int) -> None:
+    learner = make_learner(threads=threads)
+    steps = make_steps(learner)
+    steps.log_probs[3] -= 200.0
+    metrics = learner.update(steps)
+    assert (metrics["minibatches"], metrics["stopped"]) == (0, 1)
+    assert metrics["approx_kl"] == math.inf
+    learner.close()
 
 
 def test_the_scale_of_advantages_does_not_matter_when_they_are_normalized() -> None:

@@ -5,6 +5,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tmaze_environment
 import torch
 from echoic.agents.training.acting import published
 from echoic.agents.training.actors import ActorGroup
@@ -42,6 +43,57 @@ def test_windows_of_segments_are_those_that_were_acted_on(run, history):
         # What a step led to is the next state of its episode, unless there is none.
         going_on = batch.pairs[1:]
         assert torch.equal(batch.next_states[:-1][going_on], batch.states[1:][going_on])
+
+
+def test_an_environment_that_writes_states_in_place_is_copied_from(run, monkeypatch):
+    shared = np.zeros(6, np.float32)
+    made = tmaze_environment.TMaze._vector
+
+    def vector(self, text):
+        shared[:] = made(self, text)
+        return shared
+
+    config = run(env_name="test-tmaze", train_frequency=8, num_actors=1)
+    _, (expected,) = acted(config, rounds=1)
+    monkeypatch.setattr(tmaze_environment.TMaze, "_vector", vector)
+    _, (found,) = acted(config, rounds=1)
+    assert found["dones"].any()
+    for name in ("states", "next_states"):
+        np.testing.assert_array_equal(found[name], expected[name])
+
+
+def test_an_episode_that_starts_with_no_numbers_is_another_episode(run, monkeypatch):
+    made = tmaze_environment.TMaze._vector
+    seen = []
+
+    def vector(self, text):
+        seen.append(text)
+        # The third episode's first observation.
+        worth = np.nan if sum("shown" in one for one in seen) == 3 and "shown" in text else 0.0
+        return made(self, text) + np.float32(worth)
+
+    monkeypatch.setattr(tmaze_environment.TMaze, "_vector", vector)
+    _, (columns,) = acted(run(env_name="test-tmaze", train_frequency=16, num_actors=1), rounds=1)
+    assert all(np.isfinite(columns[name]).all() for name in ("states", "next_states"))
+
+
+def test_plans_that_are_not_learned_from_do_not_move_the_scale_of_their_changes(run):
+    config = run(env_name="test-tmaze", num_learners=1)
+    learner, (_, columns) = acted(config, rounds=2)
+    learner.learn(batch_of(columns, config), current=True)
+    before = learner.planner.divergence.scale.clone()
+    rows, dim = 4, config.state_dim + config.plan_dim
+    learner.learn_replayed(
+        {
+            **{name: np.zeros((rows, dim), np.float32) for name in ("state", "next_state")},
+            **{name: np.ones(rows, np.float32) for name in ("reward", "weight")},
+            "log_prob": np.full(rows, -0.7, np.float32),
+            "action": np.ones((rows, 3), np.int16),
+            "done": np.ones(rows, bool),
+        }
+    )
+    assert learner.planner.divergence.updates > 1
+    assert torch.equal(learner.planner.divergence.scale, before)
 
 
 def test_a_segment_is_like_the_spec_of_its_table(run):

@@ -1,13 +1,17 @@
 """A run in lock-step: what it learns, what it measures, and that it repeats itself."""
 
 import asyncio
+import contextlib
 import json
+import logging
 import math
 import shutil
+import threading
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import safetensors
 import tiers
 import tmaze_environment
 import torch
@@ -15,6 +19,7 @@ from echoic.agents.environments import make_environment
 from echoic.agents.episodes import run_episode
 from echoic.agents.llm import trainer as llm_trainer
 from echoic.agents.training import EchoRLTrainer, TrainingMetrics
+from echoic.agents.training import trainer as trainers
 from echoic.agents.training.actors import HELD_OUT, episode_seed
 from echoic.errors import ArgumentError, CheckpointError, ClosedError, CollectorError
 from learner_tensors import tensors
@@ -47,8 +52,9 @@ def test_a_plan_learns_what_needs_a_memory_and_the_same_networks_without_one_do_
 
 
 def test_all_that_is_measured_is_there_and_can_be_written(run):
-    config = run(evaluation_frequency=256, save_frequency=256)
+    config = run(evaluation_frequency=256, save_frequency=256, log_level="DEBUG")
     metrics, _, _ = train(config)
+    assert logging.getLogger("echoic.agents.training").level == logging.NOTSET
     assert metrics.total_timesteps == 512
     assert metrics.total_episodes == len(metrics.episode_rewards) == len(metrics.episode_lengths)
     assert sum(metrics.episode_lengths) <= 512
@@ -150,8 +156,23 @@ def test_checkpoints_are_kept_some_of_them_and_fit_or_are_refused(run):
         assert trainer.resume(Path(config.checkpoint_dir) / names[0]) == 384
         with pytest.raises(ClosedError, match="before it starts"):
             trainer.resume()
-    with EchoRLTrainer(run("empty")) as trainer, pytest.raises(FileNotFoundError):
-        trainer.resume()
+        # A text of millions of episodes would not fit into a file.
+        metrics = trainer.get_training_metrics()
+        metrics.episode_rewards += [0.1] * 100_000
+        metrics.episode_lengths += [3] * 100_000
+        long = trainer.save()
+        with safetensors.safe_open(str(long / "run.ckpt"), framework="pt") as file:
+            assert len(file.metadata()["tree"]) < 100_000
+    with EchoRLTrainer(config) as trainer:
+        trainer.resume(long)
+        assert trainer.get_training_metrics().to_dict() == metrics.to_dict()
+    with EchoRLTrainer(run("empty")) as trainer:
+        with pytest.raises(FileNotFoundError):
+            trainer.resume()
+        # A folder of something else is not replaced.
+        with pytest.raises(ArgumentError, match="is no checkpoint to replace"):
+            trainer.save(Path(config.results_dir))
+    assert Path(config.results_dir, "metrics.jsonl").exists()
 
 
 def test_a_run_can_be_cancelled_and_goes_on(run):
@@ -172,6 +193,32 @@ def test_a_run_can_be_cancelled_and_goes_on(run):
         assert asyncio.run(cancelled(trainer)) > steps
     with pytest.raises(ClosedError):
         asyncio.run(trainer.train())
+
+
+def test_a_trainer_that_is_closed_as_it_begins_leaves_no_thread(run, monkeypatch):
+    reached, closing = threading.Event(), threading.Event()
+
+    class Slow(trainers.VectorLearner):
+        def __init__(self, *given):
+            reached.set()
+            closing.wait(10)
+            super().__init__(*given)
+
+    monkeypatch.setattr(trainers, "VectorLearner", Slow)
+    trainer = EchoRLTrainer(run(total_timesteps=100_000_000))
+    stop = trainer._stop
+    monkeypatch.setattr(stop, "set", lambda: (threading.Event.set(stop), closing.set()))
+
+    async def close_soon():
+        work = asyncio.create_task(trainer.train())
+        await asyncio.to_thread(reached.wait)
+        await asyncio.to_thread(trainer.close)
+        with contextlib.suppress(ClosedError):
+            await work
+
+    asyncio.run(close_soon())
+    assert trainer._run is None
+    assert not [one.name for one in threading.enumerate() if one.name.startswith("echoic-actors")]
 
 
 def test_a_new_run_keeps_its_checkpoints_beside_those_of_another(run):

@@ -62,13 +62,14 @@ from echoic.agents.llm.workers import (
     LockStep,
     Member,
     Processes,
-    RayActors,
     engine_of,
     load_model,
     socket_of_run,
     task_of,
     together,
+    work_on_ray,
 )
+from echoic.agents.ray_actors import RayActors
 from echoic.agents.replay import ReplayConfig
 from echoic.agents.training.records import Records
 from echoic.errors import ArgumentError, EchoicError, WaitTimeoutError
@@ -547,7 +548,7 @@ class LLMTrainer:
         ]
         self._model.to(device)
         workers: Processes | RayActors = (
-            RayActors(members, config.max_restarts, run)
+            RayActors(run.server, work_on_ray, members, config.max_restarts)
             if config.backend == "ray"
             else Processes(members, config.max_restarts, self._dir)
         )

@@ -19,7 +19,6 @@ import importlib
 import itertools
 import math
 import os
-import secrets
 import tempfile
 import time
 from collections import deque
@@ -46,10 +45,10 @@ if TYPE_CHECKING:
     from echoic.agents.llm.config import ExecutionConfig
     from echoic.agents.llm.requests import RolloutEngine, RolloutResult, SamplingParams
     from echoic.agents.llm.soft_prefix import PlanPrefix
-    from echoic.rl import Group, Item, Run
+    from echoic.rl import Group, Item
     from echoic.rl import Worker as Joined
 
-__all__ = ["COLUMNS", "FIELDS", "Actor", "LockStep", "Processes", "RayActors", "load_model", "work"]
+__all__ = ["COLUMNS", "FIELDS", "Actor", "LockStep", "Processes", "load_model", "work"]
 
 COLUMNS = {"tokens": "int32", "logprobs": "float32", "mask": "uint8", "rewards": "float32"}
 FIELDS = {
@@ -425,6 +424,11 @@ async def _work(member: Member) -> None:
         await actor.act(worker, member.most)
 
 
+def work_on_ray(member: Member, address: str, token: str, _restarts: int) -> None:
+    """Work as an actor of Ray."""
+    work(None, replace(member, address=address, token=token))
+
+
 class Processes:
     """Workers in processes of this machine.
 
@@ -473,84 +477,6 @@ class Processes:
     def close(self) -> None:
         """End all workers."""
         self.processes.stop()
-
-
-class RayActors:
-    """Workers on the nodes of Ray, which restarts them when they die.
-
-    If no Ray is running here, one is started, and shut down by :meth:`close`.
-
-    Args:
-        members: One for each.
-        max_restarts: How often each may be restarted.
-        run: The run; it gets addresses for all nodes.
-    """
-
-    def __init__(self, members: list[Member], max_restarts: int, run: Run) -> None:
-        try:
-            ray: Any = importlib.import_module("ray")
-        except ImportError as error:
-            raise ArgumentError('backend="ray" needs Ray: pip install "echoic[ray]"') from error
-        self._ray = ray
-        self._started = not ray.is_initialized()
-        self._actors: list[Any] = []
-        if self._started:
-            ray.init(include_dashboard=False, log_to_driver=False)
-        try:
-            from echoic.integrations.ray.addresses import open_transports
-
-            token = secrets.token_hex(16)
-            name = f"llm-{os.getpid()}-{secrets.token_hex(4)}"
-            addresses = open_transports(run.server, name, token=token, threads=None, before=None)
-            # Two threads: one works, the other answers Ray meanwhile.
-            remote = ray.remote(
-                num_cpus=1, max_restarts=max_restarts, max_task_retries=-1, max_concurrency=2
-            )(_RayActor)
-            self._actors = [remote.remote() for _ in members]
-            self._running = [
-                actor.work.remote(member, addresses, token)
-                for actor, member in zip(self._actors, members, strict=True)
-            ]
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def restarts(self) -> int:
-        """How many were replaced."""
-        from echoic.integrations.ray.registry import restarts_of
-
-        return sum(map(restarts_of, self._actors))
-
-    def check(self) -> None:
-        """Raise the error of a worker that ended.
-
-        Raises:
-            CollectorError: If one did.
-        """
-        ended, _ = self._ray.wait(self._running, num_returns=1, timeout=0)
-        if not ended:
-            return
-        try:
-            self._ray.get(ended)
-        except self._ray.exceptions.RayError as error:
-            raise CollectorError(f"a worker of Ray failed: {error}") from error
-        raise CollectorError("a worker of Ray ended by itself")
-
-    def close(self) -> None:
-        """End all workers."""
-        for actor in self._actors:
-            self._ray.kill(actor)
-        if self._started:
-            self._ray.shutdown()
-
-
-class _RayActor:
-    def work(self, member: Member, addresses: Any, token: str) -> None:
-        from echoic.integrations.ray.addresses import nearest
-
-        address = nearest(addresses, token)
-        work(None, replace(member, address=address, token=token))
 
 
 def socket_of_run() -> tuple[str, tempfile.TemporaryDirectory[str]]:

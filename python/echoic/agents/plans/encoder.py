@@ -104,10 +104,7 @@ class PlanWindows:
         kept = self._mask[:, 1:] & ~starts[:, None]
         self._states = torch.cat([self._states[:, 1:], states[:, None]], dim=1)
         self._mask = torch.cat([kept, torch.ones_like(starts)[:, None]], dim=1)
-        # Masked places are 0, so that no number of an earlier episode is left.
-        mask = self._mask.clone()
-        mask[:, : mask.shape[1] - 1 - self.history] = False
-        return self._states.masked_fill(~mask[..., None], 0.0), mask
+        return shown(self._states, self._mask, self.history)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for :meth:`load_state_dict`."""
@@ -148,6 +145,13 @@ def windows_of(
     made = PlanWindows(count, dim, window_size, history=history, device=states.device)
     windows, masks = zip(*map(made.push, states, starts), strict=True)
     return torch.stack(windows), torch.stack(masks)
+
+
+def shown(windows: Any, mask: Any, history: int) -> tuple[Any, Any]:
+    """Mask all but ``history`` states before the last, and zero all that is masked."""
+    mask = mask.clone()
+    mask[..., : mask.shape[-1] - 1 - history] = False
+    return windows.masked_fill(~mask[..., None], 0.0), mask
 
 
 @dataclass(frozen=True)

@@ -99,8 +99,8 @@ class _Seat:
         self.actions.append(action)
         self.transcript.turns.append((self._text, command))
         seen, reward, done, cut, info = self.environment.step(action)
-        if not (math.isfinite(reward) and np.isfinite(seen["vector"]).all()):
-            raise CollectorError(f"a step has numbers that are not finite, its reward is {reward}")
+        if not math.isfinite(reward):
+            raise CollectorError(f"the reward of a step is not finite: {reward}")
         self._see(seen, info)
         self.transcript.final = self._text
         self.reward += float(reward)
@@ -122,7 +122,10 @@ class _Seat:
             _log.debug("closing an environment: %s", repr(error))
 
     def _see(self, observation: Any, info: Any) -> None:
-        self.state = np.asarray(observation["vector"], np.float32)
+        # A copy: the environment may write its next vector to the same place.
+        self.state = np.array(observation["vector"], np.float32)
+        if not np.isfinite(self.state).all():
+            raise CollectorError("an observation has numbers that are not finite")
         self.allowed = allowed_of(info, masked=self.config.mask_commands)
         self._text, self._commands = observation["text"], info["commands"]
 
@@ -222,12 +225,12 @@ class ActorGroup:
             "actors": [{name: getattr(actor, name) for name in kept} for actor in self._actors],
         }
 
-    def restore(self, state: dict[str, Any]) -> int:
-        """Continue from :meth:`state`; return how many episodes could not be restored."""
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state`."""
         self.generator.set_state(state["generator"])
         self._windows.load_state_dict(state["windows"])
-        pairs = zip(self._actors, state["actors"], strict=True)
-        return sum(not self._replay(actor, kept) for actor, kept in pairs)
+        for actor, kept in zip(self._actors, state["actors"], strict=True):
+            self._replay(actor, kept)
 
     def close(self) -> None:
         """Close the environments."""
@@ -307,29 +310,23 @@ class ActorGroup:
         except Exception as again:  # counted, up to the limit
             self._replace(actor, again)
 
-    def _replay(self, actor: _Seat, kept: dict[str, Any]) -> bool:
-        """Restore an episode from its seed and its actions."""
+    def _replay(self, actor: _Seat, kept: dict[str, Any]) -> None:
+        """Restore an episode from its seed and its actions; if it differs, start another one."""
         for name in ("states", "starts", "episode"):
             setattr(actor, name, kept[name])
         try:
             self._begin(actor)
             ended = any(any(actor.step(action)[1:3]) for action in kept["actions"])
-            if not ended and np.array_equal(actor.state, kept["state"]):
-                return True
-            _log.warning("the episode of actor %d can not be repeated", actor.number)
-            actor.episode += 1
-            self._begin(actor)
+            if ended or not np.array_equal(actor.state, kept["state"]):
+                _log.warning("the episode of actor %d can not be repeated", actor.number)
+                actor.episode += 1
+                self._begin(actor)
         except Exception as error:  # whatever an environment raises
             self._replace(actor, error)
-        return False
 
 
 class Evaluator:
-    """Plays the same held-out episodes each time, one after the other.
-
-    Args:
-        config: Settings of the run.
-    """
+    """Plays the same held-out episodes each time, one after the other."""
 
     def __init__(self, config: TrainingConfig) -> None:
         self._config = config

@@ -401,12 +401,13 @@ class PPOLearner:
         """
         plans, planner = steps.latent_plans, self.planner
         cost = divergence = torch.zeros((), device=self.device)
+        if planner is not None:
+            divergence = torch.full_like(cost, torch.nan)
         if planner is not None and steps.frozen_plans is None:
             if steps.windows is None:
                 raise ArgumentError(
                     "the planner learns from the windows of its plans: the steps have none"
                 )
-            divergence = torch.full_like(cost, torch.nan)
             posterior, plans = planner.replan(steps.windows, steps.masks, steps.plan_noise)
             if steps.previous_windows is not None and planner.config.kl_weight > 0.0:
                 with torch.no_grad():
@@ -627,8 +628,8 @@ def _weighted(each: Any, steps: PPOTrainingStep) -> Any:
 
 
 def _mean(values: list[float], weights: list[float] | None = None) -> float:
-    """Return the weighted mean of the finite values; NaN without one."""
+    """Return the weighted mean of the values that are not NaN; NaN without one."""
     each = [1.0] * len(values) if weights is None else weights
-    known = [(v, w) for v, w in zip(values, each, strict=True) if math.isfinite(v)]
+    known = [(v, w) for v, w in zip(values, each, strict=True) if not math.isnan(v)]
     total = sum(w for _, w in known)
     return sum(v * w for v, w in known) / total if total else math.nan

@@ -109,6 +109,7 @@ class Records:
             handler.setLevel(config.log_level.upper())
             self._log.addHandler(handler)
             stack.callback(self._log.removeHandler, handler)
+            stack.callback(self._log.setLevel, self._log.level)
             if self._log.getEffectiveLevel() > handler.level:
                 self._log.setLevel(handler.level)
             self._board = _board(config.tensorboard_log)

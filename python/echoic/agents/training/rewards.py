@@ -2,8 +2,8 @@
 
 Christiano et al., "Deep Reinforcement Learning from Human Preferences" (2017): of two segments one
 is preferred, and the sums of a network's rewards along each explain with which probability (Bradley
-and Terry). By default the segment that the environment paid more is preferred, which the paper uses
-too, in place of a person. The policy never sees the environment's rewards.
+and Terry). The segment that the environment paid more is preferred, which the paper uses too, in
+place of a person; of equal ones neither. The policy never sees the environment's rewards.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from torch import nn
 from torch.nn import functional
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from echoic.agents.training.config import TrainingConfig
     from echoic.agents.training.segments import Batch
 
@@ -39,8 +37,6 @@ class PreferenceReward:
 
     Args:
         config: Settings of the run.
-        prefer: Gets what the environment paid for two segments; returns the probability that the
-            second is preferred, or None for no answer.
         seed: Seed of the network and of the pairs.
 
     Attributes:
@@ -49,15 +45,8 @@ class PreferenceReward:
             first.
     """
 
-    def __init__(
-        self,
-        config: TrainingConfig,
-        *,
-        prefer: Callable[[float, float], float | None] | None = None,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, config: TrainingConfig, *, seed: int = 0) -> None:
         self._config = config
-        self._prefer = _more if prefer is None else prefer
         self._rng = np.random.default_rng(seed)
         wide = 2 * config.state_dim + config.action_dim + 1
         with torch.random.fork_rng(devices=[]):
@@ -110,17 +99,16 @@ class PreferenceReward:
     def _learn(self, *, first: bool) -> None:
         """Take one step along the likelihood of the preferences between some segments."""
         drawn: Any = self._rng.integers(0, len(self._memory), (_PAIRS, 2))
-        asked = [(i, j, self._prefer(self._memory[i][1], self._memory[j][1])) for i, j in drawn]
-        answered = [one for one in asked if one[2] is not None]
-        if not answered:
+        paid = np.array([worth for _, worth in self._memory])[drawn]
+        answered = paid[:, 0] != paid[:, 1]
+        if not answered.any():
             return
-        self.answers += len(answered)
-        first_of, second_of, preferred = zip(*answered, strict=True)
+        self.answers += int(answered.sum())
         sums = [
             self._network(torch.stack([self._memory[i][0] for i in side])).sum(dim=(1, 2))
-            for side in (first_of, second_of)
+            for side in drawn[answered].T
         ]
-        wanted = torch.tensor(preferred)
+        wanted = torch.from_numpy(np.diff(paid[answered])[:, 0] > 0).float()
         gap = sums[1] - sums[0]
         loss = functional.binary_cross_entropy_with_logits(gap, wanted)
         if first:
@@ -128,8 +116,3 @@ class PreferenceReward:
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self._optimizer.step()
-
-
-def _more(first: float, second: float) -> float | None:
-    """Prefer the segment that was paid more; of equal ones neither."""
-    return None if first == second else float(second > first)

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from echoic.agents.plans import PlanWindows, windows_of
+from echoic.agents.plans.encoder import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,20 +89,10 @@ def batch_of(columns: Mapping[str, Any], config: TrainingConfig) -> Batch:
             "previous_": (windows[first - 1 : -1], masks[first - 1 : -1]),
             "next_": (after, seen),
         }.items():
-            shown = _shown(*pair, config.plan_history)
-            for what, one in zip(("windows", "masks"), shown, strict=True):
+            seen_of = pair if config.plan_history is None else shown(*pair, config.plan_history)
+            for what, one in zip(("windows", "masks"), seen_of, strict=True):
                 setattr(batch, which + what, one)
     return batch
-
-
-def _shown(windows: Any, masks: Any, history: int | None) -> tuple[Any, Any]:
-    """Mask the places of windows that ``plan_history`` hides."""
-    last = masks.shape[-1] - 1
-    if history is None or history >= last:
-        return windows, masks
-    masks = masks.clone()
-    masks[..., : last - history] = False
-    return torch.where(masks[..., None], windows, torch.zeros_like(windows)), masks
 
 
 def windows_for(config: TrainingConfig, count: int) -> PlanWindows:

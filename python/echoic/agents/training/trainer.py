@@ -22,6 +22,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import os
 import secrets
 import shutil
 import tempfile
@@ -49,7 +50,6 @@ from echoic.errors import ArgumentError, CheckpointError, ClosedError, WaitTimeo
 from echoic.weights import WeightStore
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
 
     from typing_extensions import Self
@@ -178,21 +178,22 @@ class EchoRLTrainer:
         self._check_open()
         if self._language is not None:
             return int(self._language.resume(path))
-        if self._run is not None:
-            raise ClosedError("resume a run before it starts: this one has started")
-        folder = self._newest() if path is None else Path(path)
-        if folder is None:
-            raise FileNotFoundError(f"there is no checkpoint in {self.config.checkpoint_dir!r}")
-        self._begin(folder)
-        return self._metrics.total_timesteps
+        with self._round:
+            if self._run is not None:
+                raise ClosedError("resume a run before it starts: this one has started")
+            folder = self._newest() if path is None else Path(path)
+            if folder is None:
+                raise FileNotFoundError(f"there is no checkpoint in {self.config.checkpoint_dir!r}")
+            self._begin(folder)
+            return self._metrics.total_timesteps
 
     def close(self) -> None:
         """Stop all workers. Measurements and checkpoints are kept."""
-        self._closed = True
         self._stop.set()
         if self._language is not None:
             self._language.close()
         with self._round:
+            self._closed = True
             run, self._run = self._run, None
             if run is not None:
                 run.close()
@@ -204,11 +205,13 @@ class EchoRLTrainer:
         self.close()
 
     def _train(self) -> TrainingMetrics:
-        # A checkpoint brings its own metrics.
-        run, config = self._ready(), self.config
-        metrics = self._metrics
-        began = time.monotonic() - metrics.training_time
-        run.start()
+        # Starting is a round, too: close() waits for it, and finds what it has to close.
+        with self._round:
+            run, config = self._ready(), self.config
+            # A checkpoint brings its own metrics.
+            metrics = self._metrics
+            began = time.monotonic() - metrics.training_time
+            run.start()
         while metrics.total_timesteps < config.total_timesteps and not run.is_good_enough():
             with self._round:
                 before = metrics.total_timesteps
@@ -222,23 +225,22 @@ class EchoRLTrainer:
                 if metrics.evaluation_results.get("step") != metrics.total_timesteps:
                     run.evaluate()
                 self.save()
-            run.summarize()
+            if not self._closed:
+                run.summarize()
         return metrics
 
     def _ready(self) -> _Run:
         self._check_open()
         if self._run is None:
-            self._begin(self._newest() if self._resume is True else self._resume)
-        if self._run is None:
-            raise ClosedError("the trainer is closed")
+            return self._begin(self._newest() if self._resume is True else self._resume)
         return self._run
 
     def _newest(self) -> Path | None:
         found = Path(self.config.checkpoint_dir).glob("step-" + "[0-9]" * 10)
         return max(found, key=lambda one: one.stat().st_mtime_ns, default=None)
 
-    def _begin(self, given: str | os.PathLike[str] | bool | None) -> None:
-        """Start a run, at a checkpoint if one is given."""
+    def _begin(self, given: str | os.PathLike[str] | bool | None) -> _Run:
+        """Make a run, at a checkpoint if one is given."""
         folder = Path(given) if given and not isinstance(given, bool) else None
         state = None
         if folder is not None:
@@ -252,6 +254,7 @@ class EchoRLTrainer:
             run.close()
             raise
         self._run, self._metrics, self._resume = run, run.metrics, False
+        return run
 
     def _check_open(self) -> None:
         if self._closed:
@@ -304,8 +307,8 @@ class _Run:
 
     def start(self) -> None:
         if not self.started:
-            self.started = True
             self.workers.start()
+            self.started = True
 
     def publish(self) -> None:
         self.weights.publish(published(self.learner), self.version)
@@ -342,7 +345,7 @@ class _Run:
         return bool(latest["success_rate"] >= wanted)
 
     def _take(self, stop: threading.Event) -> dict[str, Any] | None:
-        """Wait for one segment per actor, and watch the workers meanwhile; None if stopped."""
+        """Wait for `num_actors` segments, and watch the workers meanwhile; None if stopped."""
         self.workers.fill()
         while True:
             began = time.monotonic()
@@ -467,16 +470,22 @@ class _Run:
 
     def write(self, folder: Path) -> None:
         """Write a checkpoint, whole or not at all."""
+        if folder.exists() and not (folder / "run.ckpt").exists():
+            raise ArgumentError(f"{os.fspath(folder)!r} exists and is no checkpoint to replace")
         model = self.reward_model
         state = {
             "seed": self.seed,
             "opening": self.opening,
             "tracker": self.tracker.state_dict(),
-            "lags": list(self.lags),
+            "lags": np.array(self.lags, np.int64),
             "learner": self.learner.state_dict(),
             "reward_model": None if model is None else model.state_dict(),
             "workers": self.workers.state(),
-            "metrics": self.metrics.to_dict(),
+            # As arrays: the rest is one text, of which a file has 100 MB at most.
+            "metrics": {
+                name: np.array(value) if isinstance(value, list) else value
+                for name, value in vars(self.metrics).items()
+            },
             "counts": {name: getattr(self, name) for name in _COUNTED},
             "latest": list(self.latest),
         }
@@ -502,9 +511,12 @@ class _Run:
         for name in _COUNTED:
             setattr(self, name, state["counts"][name])
         self.latest.extend(state["latest"])
-        self.lags.extend(state["lags"])
+        self.lags.extend(state["lags"].tolist())
         self.tracker.load_state_dict(state["tracker"])
-        self.metrics = TrainingMetrics.from_dict(state["metrics"])
+        kept = state["metrics"].items()
+        self.metrics = TrainingMetrics.from_dict(
+            {name: one.tolist() if isinstance(one, np.ndarray) else one for name, one in kept}
+        )
         try:
             self.workers.restore(state["workers"])
         except ValueError as error:

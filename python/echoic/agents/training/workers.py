@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import importlib
 import logging
-import secrets
 import shutil
 import tempfile
 import threading
@@ -23,15 +22,10 @@ import numpy as np
 import torch
 
 from echoic import Server, connect
+from echoic.agents.ray_actors import RayActors
 from echoic.agents.training.actors import ActorGroup
 from echoic.agents.training.config import from_json
-from echoic.errors import (
-    ArgumentError,
-    ClosedError,
-    CollectorError,
-    DisconnectedError,
-    WaitTimeoutError,
-)
+from echoic.errors import ClosedError, CollectorError, DisconnectedError, WaitTimeoutError
 from echoic.workers import Supervisor, Worker
 
 if TYPE_CHECKING:
@@ -151,7 +145,10 @@ class ThreadWorkers(Workers):
 
     def fill(self) -> None:
         if not self._config.is_asynchronous:
-            list(self._pool.map(self._insert, range(len(self.groups))))
+            # All are inserted, or none: what is left in the table would be taken in the next round.
+            filled = list(self._pool.map(self._collect, range(len(self.groups))))
+            for group, columns in zip(self.groups, filled, strict=True):
+                self._table.extend(columns, version=group.version)
 
     def check(self, waited: float = 0.0, heard: Iterable[int] = ()) -> None:
         del waited, heard
@@ -166,15 +163,15 @@ class ThreadWorkers(Workers):
             for group, kept in zip(self.groups, state, strict=True):
                 group.restore(kept)
 
-    def _insert(self, i: int) -> None:
-        group = self.groups[i]
-        group.refresh(self._subscriptions[i])
-        self._table.extend(group.collect(), version=group.version)
+    def _collect(self, i: int) -> dict[str, Any]:
+        self.groups[i].refresh(self._subscriptions[i])
+        return self.groups[i].collect()
 
     def _loop(self, i: int) -> None:
         try:
             while not self._stopping.is_set():
-                self._insert(i)
+                columns = self._collect(i)
+                self._table.extend(columns, version=self.groups[i].version)
         except ClosedError:
             return
         except BaseException as error:  # raised by check()
@@ -230,76 +227,31 @@ class ProcessWorkers(Workers):
 
 
 class RayWorkers(Workers):
-    """Workers on all nodes of Ray, which restarts them when they die.
-
-    Segments and weights use the server's addresses: shared memory on this machine, TCP to the
-    others. If no Ray is running here, one is started, and shut down by :meth:`close`.
-    """
+    """Workers on all nodes of Ray, which restarts them when they die."""
 
     def _open(self, stack: contextlib.ExitStack) -> None:
-        try:
-            ray: Any = importlib.import_module("ray")
-        except ImportError as error:
-            raise ArgumentError('backend="ray" needs Ray: pip install "echoic[ray]"') from error
-        from echoic.integrations.ray.addresses import open_transports
-
-        self._ray = ray
-        if not ray.is_initialized():
-            ray.init(include_dashboard=False, log_to_driver=False)
-            stack.callback(ray.shutdown)
-        server = Server(self._table, self._weights)
-        stack.callback(server.close)
-        self._token = secrets.token_hex(16)
-        name = f"training-{secrets.token_hex(8)}"
-        given: dict[str, Any] = {"token": self._token, "threads": None, "before": None}
-        self._addresses = open_transports(server, name, **given)
-        self._running: list[Any] = []
-        self._members: list[Any] = []
-        stack.callback(lambda: [ray.kill(member) for member in self._members])
+        self._server = stack.enter_context(contextlib.closing(Server(self._table, self._weights)))
 
     @property
     def restarts(self) -> int:  # type: ignore[override]
         """Number of restarts by Ray."""
-        from echoic.integrations.ray.registry import restarts_of
-
-        return sum(map(restarts_of, self._members))
+        return self._members.restarts
 
     def start(self) -> None:
-        # Two threads: one acts, the other answers Ray meanwhile.
-        remote = self._ray.remote(
-            num_cpus=1,
-            max_restarts=self._config.max_restarts,
-            max_task_retries=-1,
-            max_concurrency=2,
-            scheduling_strategy="SPREAD",
-        )(_RayActor)
-        for i in range(len(self._actors)):
-            member = remote.remote()
-            self._members.append(member)
-            task = self._task(i, addresses=self._addresses, token=self._token)
-            self._running.append(member.act.remote(task))
+        tasks = [self._task(i) for i in range(len(self._actors))]
+        most = self._config.max_restarts
+        self._members = RayActors(self._server, _act_on_ray, tasks, most)
+        self._closing.callback(self._members.close)
 
     def check(self, waited: float = 0.0, heard: Iterable[int] = ()) -> None:
         del waited, heard
-        ended, _ = self._ray.wait(self._running, num_returns=1, timeout=0)
-        if ended:
-            try:
-                self._ray.get(ended)
-            except self._ray.exceptions.RayError as error:
-                raise CollectorError(f"an actor of Ray ended: {error}") from error
-            raise CollectorError("an actor of Ray ended by itself")
+        self._members.check()
 
 
-class _RayActor:
-    """Runs a worker in a process of Ray."""
-
-    def act(self, task: dict[str, Any]) -> None:
-        from echoic.integrations.ray.addresses import nearest
-        from echoic.integrations.ray.registry import own_restarts
-
-        # A replacement draws other numbers than the one before it.
-        task = {**task, "generation": task["generation"] + own_restarts()}
-        _act({**task, "address": nearest(task["addresses"], task["token"])})
+def _act_on_ray(task: dict[str, Any], address: str, token: str, restarts: int) -> None:
+    # A replacement draws other numbers than the one before it.
+    generation = task["generation"] + restarts
+    _act({**task, "generation": generation, "address": address, "token": token})
 
 
 def _act_in_process(_connection: object, task: dict[str, Any]) -> None:
