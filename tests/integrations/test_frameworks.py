@@ -329,6 +329,11 @@ def test_a_conversation_plays_an_environment_of_verifiers_unchanged(
             assert (np.diff(found.versions[mask]) >= 0).all()
         with pytest.raises(CollectorError, match=r"the episode failed: .* limit is 30"):
             await task.run(everything[0], talk(30))
+        if tool:
+            # The second turn does not fit.
+            outcome = await task.run(everything[0], talk(len(talks[0].tokens) - 1 + 190))
+            assert (outcome.reward, outcome.success) == (0, False)
+            assert outcome.details == {"turns": 1, "full": 1}
 
     asyncio.run(body())
     task.close()
