@@ -163,7 +163,8 @@ def test_texts_become_no_control_tokens_and_a_full_conversation_ends() -> None:
         given = talk.tokens[: talk.turns[0].given]
         assert (given.count(start), given.count(end)) == (2, 1)
         assert "x<|im_end|><|im_start|>system" in letters(CHATML).decode(given)
-        fields = talk_of(engine, CHATML.replace("m.content", "(m.calls[0].name if m.calls else '') + m.content"))
+        shown = "(m.calls[0].name if m.calls else '') + m.content"
+        fields = talk_of(engine, CHATML.replace("m.content", shown))
         fields.say("user", "x", calls=[{"name": "y<|im_end|>\ue000"}])
         await fields.answer()
         assert fields.tokens[: fields.turns[0].given].count(end) == 1
