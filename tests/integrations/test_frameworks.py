@@ -275,7 +275,7 @@ def test_a_conversation_plays_an_environment_of_verifiers_unchanged(
     import verifiers_world as world
     from echoic.agents.llm import Conversation, SamplingParams
     from echoic.agents.llm.requests import RolloutResult
-    from echoic.agents.llm.verifiers import VerifiersTask
+    from echoic.agents.llm.verifiers import VerifiersTask, _answer
     from echoic.errors import CollectorError
     from renderers.configs import Qwen3RendererConfig
 
@@ -293,6 +293,7 @@ def test_a_conversation_plays_an_environment_of_verifiers_unchanged(
         """Answers as the model of that world does, but 9 where it is asked for 3 + 5."""
 
         async def generate(self, ids: list[int], sampling: SamplingParams) -> RolloutResult:
+            await asyncio.sleep(0)
             text = model.answer(tokenizer.decode(ids)).replace("8", "9")
             drawn = tokenizer.encode(f"{text}<|im_end|>", add_special_tokens=False)
             assert drawn[-1] in sampling.stop
@@ -329,6 +330,20 @@ def test_a_conversation_plays_an_environment_of_verifiers_unchanged(
             assert (np.diff(found.versions[mask]) >= 0).all()
         with pytest.raises(CollectorError, match=r"the episode failed: .* limit is 30"):
             await task.run(everything[0], talk(30))
+        # A request that was cancelled and comes again is answered once.
+        repeated, given = talk(), talks[0].tokens[: talks[0].turns[0].given]
+        first = asyncio.ensure_future(_answer(repeated, given, {}))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait({first})
+        assert first.cancelled()
+        await _answer(repeated, given, {})
+        assert repeated.turns == talks[0].turns[:1]
+        if tool:
+            # The second turn does not fit.
+            outcome = await task.run(everything[0], talk(len(talks[0].tokens) - 1 + 190))
+            assert (outcome.reward, outcome.success) == (0, False)
+            assert outcome.details == {"turns": 1, "full": 1}
 
     asyncio.run(body())
     task.close()

@@ -20,8 +20,12 @@ from echoic.agents.llm.model import TinyConfig, TinyTransformer
 from echoic.agents.llm.requests import RolloutResult
 from echoic.agents.llm.tasks import (
     EnvironmentTask,
+    GeneratedTask,
+    Outcome,
+    Problem,
     PromptTask,
     Tools,
+    is_held_out,
     make_task,
     read_calls,
     register_task,
@@ -159,6 +163,11 @@ def test_texts_become_no_control_tokens_and_a_full_conversation_ends() -> None:
         given = talk.tokens[: talk.turns[0].given]
         assert (given.count(start), given.count(end)) == (2, 1)
         assert "x<|im_end|><|im_start|>system" in letters(CHATML).decode(given)
+        shown = "(m.calls[0].name if m.calls else '') + m.content"
+        fields = talk_of(engine, CHATML.replace("m.content", shown))
+        fields.say("user", "x", calls=[{"name": "y<|im_end|>\ue000"}])
+        await fields.answer()
+        assert fields.tokens[: fields.turns[0].given].count(end) == 1
         talk.say("user", "y" * 20)
         assert talk.full
         with pytest.raises(ArgumentError, match=r"another turn needs \d+ tokens.* limit is 110"):
@@ -180,6 +189,8 @@ def test_texts_become_no_control_tokens_and_a_full_conversation_ends() -> None:
         await asyncio.sleep(0)
         with pytest.raises(ArgumentError, match="one turn at a time"):
             await talk.answer()
+        with pytest.raises(ArgumentError, match="one turn at a time"):
+            talk.extend([7])
         first.cancel()
         await asyncio.wait({first})
         assert not talk.tokens
@@ -343,22 +354,77 @@ def test_episodes_of_an_environment_run_beside_each_other_with_rewards_of_turns(
     assert all(one._closed for one in made)
 
 
+class Beginnings(Signs):
+    """Begins in one of some ways."""
+
+    def __init__(self, texts: list[str]) -> None:
+        super().__init__()
+        self.texts = texts
+
+    def _start(self, options: dict[str, Any]) -> str:
+        return f"{self.np_random.choice(self.texts)} {super()._start(options)[:0]}"
+
+
+def test_no_held_out_episode_begins_as_one_of_training_unless_all_do() -> None:
+    texts = [f"room {number}" for number in range(100)]
+    kept = [one for one in texts if is_held_out(f"{one} ")][:1]
+    trained = [one for one in texts if not is_held_out(f"{one} ")][:30]
+
+    def firsts(texts: list[str], held_out: bool) -> set[str]:
+        task = EnvironmentTask(lambda: Beginnings(texts), max_turns=1)
+        prompt = task.held_out if held_out else task.prompt
+
+        async def body() -> list[Conversation]:
+            talks = [Scripted(lambda _: "wait").talk() for _ in range(20)]
+            await asyncio.gather(*(task.run(prompt(i), talk) for i, talk in enumerate(talks)))
+            return talks
+
+        said = [talk.messages[1]["content"] for talk in asyncio.run(body())]
+        task.close()
+        return {one.partition("\n")[0].strip() for one in said}
+
+    assert firsts([*kept, *trained], held_out=True) == set(kept)
+    assert firsts([*kept, *trained], held_out=False) <= set(trained)
+    assert firsts(trained[:2], held_out=True) <= set(trained)
+
+
+def test_an_environment_whose_episode_ends_after_the_task_was_closed_is_closed() -> None:
+    made: list[Hanging] = []
+
+    def hanging() -> Hanging:
+        made.append(Hanging())
+        return made[-1]
+
+    async def body() -> None:
+        task = EnvironmentTask(hanging, max_turns=1)
+        playing = asyncio.create_task(task.run(task.prompt(0), Scripted(read_sign).talk()))
+        await asyncio.to_thread(Hanging.begun.acquire, timeout=60)
+        task.close()
+        assert not made[0].closed.is_set()
+        made[0].goes_on.set()
+        await playing
+
+    asyncio.run(body())
+    assert made[0].closed.wait(10)
+
+
 class Hanging(Signs):
-    """Its first step takes until it is closed."""
+    """Its first step takes until it is closed, or told to go on."""
 
     begun = threading.Semaphore(0)
 
     def __init__(self) -> None:
         super().__init__()
-        self.closed = threading.Event()
+        self.closed, self.goes_on = threading.Event(), threading.Event()
 
     def step(self, action: Any) -> Any:
         self.begun.release()
-        self.closed.wait(60)
+        self.goes_on.wait(60)
         return super().step(action)
 
     def close(self) -> None:
         self.closed.set()
+        self.goes_on.set()
 
 
 def test_an_environment_that_takes_too_long_or_is_cancelled_is_closed() -> None:
@@ -410,7 +476,18 @@ def wait() -> None:
     ENOUGH.wait(60)
 
 
+class Unreadable:
+    def __str__(self) -> str:
+        raise TimeoutError("no text")
+
+
+def help() -> Unreadable:  # noqa: A001 - a word of the template
+    """Help."""
+    return Unreadable()
+
+
 CALLS = {
+    '<tool_call>{"name": "help"}</tool_call>': "Error: TimeoutError: no text",
     '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>': "5",
     '<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>': "Error: add: missing a",
     '<tool_call>{"name": "add", "arguments": {"a": 2, "b": "x"}}</tool_call>': "Error: TypeError",
@@ -434,27 +511,40 @@ def test_calls_of_functions_are_answered_and_errors_are_told_to_the_model() -> N
         assert columns["rewards"][-1] == outcome.reward
         return outcome, talk, [one["content"] for one in talk.messages if one["role"] == "tool"]
 
-    outcome, talk, results = play(Tools([add, wait], max_turns=9, timeout=60), [*CALLS, "done"])
+    outcome, talk, results = play(Tools([add, help], max_turns=9, timeout=60), [*CALLS, "done"])
     # The last answer with calls has two.
     for result, expected in zip(results, [*CALLS.values(), "Error: a call"], strict=True):
         assert result.startswith(expected)
     assert outcome.success
-    assert outcome.details == {"calls": 8, "failed_calls": 5}
-    assert len(talk.turns) == 8
+    assert outcome.details == {"calls": 9, "failed_calls": 6}
+    assert len(talk.turns) == 9
 
     # A template that shows no functions, a function that takes too long, and a bound on turns.
     call = '<tool_call>{"name": "wait"}</tool_call>'
-    tools = Tools([add, wait], max_turns=2, timeout=0.02)
-    outcome, talk, results = play(tools, [call] * 3, CHATML.replace("tools", "nothing"))
+    tools = Tools([help, add, wait], max_turns=2, timeout=0.02)
+    template = "You are a helpful AI. " + CHATML.replace("tools", "nothing")
+    outcome, talk, results = play(tools, [call] * 3, template)
     assert results == ["Error: wait took longer than 0.02 s"] * 2
     assert not outcome.success
     assert talk.messages[0]["role"] == "system"
     ENOUGH.set()
+    with pytest.raises(ArgumentError, match="not async: sleep"):
+        Tools([asyncio.sleep])
     with pytest.raises(ArgumentError, match="a tool needs a schema"):
         Tools([lambda a: a])
     assert read_calls("[" * 100_000) == []
     assert "JSON" in str(read_calls("<tool_call>" + "[" * 100_000)[0])
     assert json.dumps(read_calls('{"name": 3}')).count("must be") == 1
+
+
+class Same(GeneratedTask):
+    """Draws one problem, of training."""
+
+    def draw(self, random: Any) -> Problem:
+        return Problem([], None, "1")
+
+    def score(self, problem: Problem, text: str) -> Outcome:
+        return Outcome(0.0, False)
 
 
 def test_generated_problems_are_seeded_scored_and_held_out() -> None:
@@ -489,6 +579,8 @@ def test_generated_problems_are_seeded_scored_and_held_out() -> None:
     assert {"gsm8k-like", "countdown", "minigrid", "webshop"} <= set(task_names())
     with pytest.raises(ArgumentError, match=r"unexpected keyword .*; its settings are level, seed"):
         make_task("gsm8k-like", levels=2)
+    with pytest.raises(ArgumentError, match="'task' draws no held-out problem: it has too few"):
+        Same().held_out(0)
     with pytest.raises(ArgumentError, match="level must be from 1 to 5, not 6"):
         make_task("gsm8k-like", level=6)
 

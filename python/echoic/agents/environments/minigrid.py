@@ -145,21 +145,8 @@ class MiniGridEnvironment(EchoRLEnvironment):
 
     The text has the mission, the carried thing, the cell in front, the free steps each way, and
     every visible thing with its relative place. The vector holds, for each of the 49 visible cells
-    (by columns from the left, each from far to near), nine numbers from -1 to 1:
-
-    ======  ====================================
-    number  1, and -1
-    ======  ====================================
-    0       a wall; unseen
-    1       a door; coloured floor
-    2       a key; a ball
-    3       the goal; lava
-    4       a box; another agent
-    5       red; green
-    6       blue; purple
-    7       yellow; grey
-    8       the door is open; locked (0: closed)
-    ======  ====================================
+    (by columns from the left, each from far to near), nine numbers from -1 to 1: five for what it
+    is, three for its colour, and one for an open or locked door.
 
     Empty cells are zeros. The agent's own cell holds the carried thing. Four numbers encode the
     direction, and the rest is a hash of the mission.
@@ -223,18 +210,12 @@ class MiniGridEnvironment(EchoRLEnvironment):
         return None if action is None else COMMANDS[action]
 
     def _look(self, seen: dict[str, Any]) -> str:
-        image = seen["image"]
-        self._image = image
-        view = self._current
-        view[: _EXACT - 4] = _TABLE[image[..., 0], image[..., 1], image[..., 2]].reshape(-1)
+        self._image = cells = seen["image"]
+        view, world = self._current, self._world
+        view[: _EXACT - 4] = _TABLE[cells[..., 0], cells[..., 1], cells[..., 2]].reshape(-1)
         view[_EXACT - 4 : _EXACT] = 0
         view[_EXACT - 4 + int(seen["direction"])] = 1
-        return self._describe()
-
-    def _describe(self) -> str:
-        image, middle, near = self._image.tolist(), _VIEW // 2, _VIEW - 1
-        world = self._world
-        held = world.carrying
+        image, middle, near, held = cells.tolist(), _VIEW // 2, _VIEW - 1, world.carrying
         things = []
         for depth in range(_VIEW):  # from near to far
             for column in range(_VIEW):

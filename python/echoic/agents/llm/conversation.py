@@ -29,7 +29,7 @@ from echoic.agents.llm.requests import SamplingParams
 from echoic.errors import ArgumentError, CollectorError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from echoic.agents.llm.requests import RolloutEngine
     from echoic.agents.llm.soft_prefix import TurnPlans
@@ -157,6 +157,7 @@ class Conversation:
         """
         if self.tokenizer is None:
             raise ArgumentError("a message needs a tokenizer with a chat template; there is none")
+        self._check_idle()
         if self._opened:
             raise ArgumentError("the answer's turn has begun, by extend: answer comes before say")
         if self._tools_text and not self.messages:
@@ -168,11 +169,12 @@ class Conversation:
 
     def extend(self, ids: Sequence[int]) -> None:
         """Add ids that are not learned from; after a message, they begin the answer's turn."""
+        self._check_idle()
         ids = [int(one) for one in ids]
         if min(ids, default=0) < 0:
             raise ArgumentError(f"ids must be at least 0, not {min(ids)}")
         self._opened = self._opened or self._said > 0
-        self._given, self._said = [*self._ahead(), *ids], 0
+        self._given, self._said = [*self.ahead(), *ids], 0
 
     def observe(self, observation: str | Array) -> None:
         """Make the next plan of this text or vector, instead of the messages since the last answer.
@@ -188,13 +190,13 @@ class Conversation:
         """
         if self.messages or self.tokenizer is None:
             raise ArgumentError("tools are offered before the first message, and need a tokenizer")
+        chat = [{"role": "user", "content": ""}]
+        self._tools, self._tools_text = None, ""
+        without = self._render(chat)
         self._tools = [dict(tool) for tool in tools] or None
-        self._tools_text = ""
-        if self._tools:
-            name = self._tools[0]["function"]["name"]
-            if name not in self._render([{"role": "user", "content": ""}]):
-                lines = [json.dumps(tool, ensure_ascii=False) for tool in self._tools]
-                self._tools_text = _HOW_TO_CALL + "\n".join(lines)
+        if self._tools and self._render(chat) == without:
+            lines = [json.dumps(tool, ensure_ascii=False) for tool in self._tools]
+            self._tools_text = _HOW_TO_CALL + "\n".join(lines)
 
     async def answer(
         self, *, max_new_tokens: int | None = None, stop: Sequence[int] | None = None
@@ -210,8 +212,7 @@ class Conversation:
                 is being drawn, or the template can't continue the conversation.
             CollectorError: If the engine failed, or a server returned no ids.
         """
-        if self._busy:
-            raise ArgumentError("an answer is being drawn: a conversation has one turn at a time")
+        self._check_idle()
         given = self._planned_ahead()
         most = self.sampling.max_new_tokens if max_new_tokens is None else max_new_tokens
         if (needed := len(self.tokens) + len(given) + most) > self.limit:
@@ -264,7 +265,7 @@ class Conversation:
     @property
     def full(self) -> bool:
         """Whether another turn would not fit ``limit``."""
-        needed = len(self.tokens) + len(self._ahead()) + self.sampling.max_new_tokens
+        needed = len(self.tokens) + len(self.ahead()) + self.sampling.max_new_tokens
         return needed + (0 if self.plans is None else self.plans.size) > self.limit
 
     @property
@@ -305,7 +306,7 @@ class Conversation:
         The plan is before the words of the template that begin an answer: a model whose answers
         begin after something else writes nonsense until it has learned to read plans.
         """
-        ids = self._ahead()
+        ids = self.ahead()
         if self.plans is None:
             return ids
         if self._planned is None:
@@ -322,15 +323,20 @@ class Conversation:
         return [*ids[:at], *self._planned, *ids[at:]]
 
     def _add(self, role: str, text: str, **fields: Any) -> None:
-        self.messages.append({"role": role, "content": _MARKS.sub("", text), **fields})
+        message = {"role": role, "content": text, **fields}
+        self.messages.append(_texts(message, lambda one: _MARKS.sub("", one)))
         self._said += 1
 
-    def _ahead(self) -> list[int]:
+    def _check_idle(self) -> None:
+        if self._busy:
+            raise ArgumentError("an answer is being drawn: a conversation has one turn at a time")
+
+    def ahead(self) -> list[int]:
         """Return the ids between the last answer and the next one."""
         if not self._said:
             return list(self._given)
         chat = [
-            {**one, "content": _ANSWER if place in self._answers else self._plain(one["content"])}
+            {**one, "content": _ANSWER} if place in self._answers else _texts(one, self._plain)
             for place, one in enumerate(self.messages)
         ]
         parts = self._render(chat, add_generation_prompt=True).split(_ANSWER)
@@ -391,3 +397,12 @@ class Conversation:
     def _ends(self) -> tuple[int, ...]:
         ends = (getattr(self.tokenizer, "eos_token_id", None), self._end_of_turn())
         return tuple(sorted({one for one in ends if one is not None}))
+
+
+def _texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Change all texts in what JSON can hold, except names of fields."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {name: _texts(one, change) for name, one in value.items()}
+    return [_texts(one, change) for one in value] if isinstance(value, (list, tuple)) else value

@@ -50,6 +50,8 @@ __all__ = [
 
 # One of these many is held out.
 _PARTS = 5
+# Problems that are drawn for one of a kind.
+_MOST_DRAWS = 1000
 
 
 def is_held_out(text: str) -> bool:
@@ -120,7 +122,7 @@ class Tools:
         max_turns: Most answers with calls before the last answer.
 
     Raises:
-        ArgumentError: If a function has no annotations or docstring for a schema.
+        ArgumentError: If a function has no annotations or docstring for a schema, or is async.
     """
 
     def __init__(
@@ -135,6 +137,9 @@ class Tools:
         self.timeout, self.max_turns = timeout, max_turns
         _checks.number(self, "timeout", above=0)
         _checks.whole(self, "max_turns")
+        for one in functions:
+            if inspect.iscoroutinefunction(one):
+                raise ArgumentError(f"a tool must be a function that is not async: {one.__name__}")
         self._functions = {function.__name__: function for function in functions}
         self._room = threading.Semaphore(_MOST_CALLS)
         try:
@@ -154,7 +159,7 @@ class Tools:
                 result, ok = await self._call(call)
                 counts["calls"] += 1
                 counts["failed_calls"] += not ok
-                talk.say("tool", clip(result, _LONGEST_RESULT))
+                talk.say("tool", result)
             if talk.full:
                 return answer
         return await talk.answer()
@@ -171,25 +176,24 @@ class Tools:
             inspect.signature(function).bind(**arguments)
         except TypeError as error:
             return f"Error: {name}: {error}", False
-        if not self._room.acquire(blocking=False):
-            return f"Error: {_MOST_CALLS} calls are running already", False
 
-        def work() -> Any:
+        def work() -> tuple[str, bool]:
+            if not self._room.acquire(blocking=False):
+                return f"Error: {_MOST_CALLS} calls are running already", False
             try:
-                return function(**arguments)
+                return clip(str(function(**arguments)), _LONGEST_RESULT), True
+            except Exception as error:  # the function's own
+                return clip(f"Error: {type(error).__name__}: {error}", _LONGEST_RESULT), False
             finally:
                 self._room.release()
 
         thread = EnvironmentThread()
         try:
-            result = await asyncio.wait_for(thread.call(work), self.timeout)
+            return await asyncio.wait_for(thread.call(work), self.timeout)
         except asyncio.TimeoutError:
             return f"Error: {name} took longer than {self.timeout:g} s", False
-        except Exception as error:  # the function's own
-            return f"Error: {type(error).__name__}: {error}", False
         finally:
             thread.close()
-        return str(result), True
 
 
 def read_calls(text: str, raw: str = "") -> list[tuple[str, dict[str, Any]] | str]:
@@ -350,9 +354,11 @@ class GeneratedTask(PromptTask):
 
     def _find(self, index: int, *, held_out: bool) -> Problem:
         random = np.random.default_rng([self.seed, held_out, index])
-        while is_held_out((problem := self.draw(random)).key) != held_out:
-            pass
-        return problem
+        for _ in range(_MOST_DRAWS):
+            if is_held_out((problem := self.draw(random)).key) == held_out:
+                return problem
+        kind = "held-out" if held_out else "training"
+        raise ArgumentError(f"{self.name!r} draws no {kind} problem: it has too few different keys")
 
 
 _NAMES = (
@@ -528,8 +534,8 @@ class _World:
         return closing
 
 
-# First observations that are looked at for an episode.
-_MOST_RESETS = 32
+# An environment that has begun this often with each of its first observations has no others.
+_RESETS_OF_TEXT = 16
 _MOST_SEEDS = 10_000
 
 
@@ -538,7 +544,7 @@ class EnvironmentTask(Task):
 
     The instructions are the system message. A command that is listed counts also within more words.
     Another answer goes to the environment as it is, which says that nothing happens, and is counted
-    as ``invalid``. An environment whose episodes all begin alike has held-out seeds only.
+    as ``invalid``. An environment whose few beginnings are all of training has held-out seeds only.
 
     Args:
         environment: A name, or a function that makes one.
@@ -582,6 +588,7 @@ class EnvironmentTask(Task):
         self._seeds: dict[Episode, int] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._room = asyncio.Semaphore(parallel)
+        self._closed = False
 
     def prompt(self, index: int) -> Episode:
         """Return an episode of training."""
@@ -606,11 +613,15 @@ class EnvironmentTask(Task):
                 # It may be in the middle of a step.
                 world.close()
                 raise
-            self._free.append(world)
+            if self._closed:
+                world.close()
+            else:
+                self._free.append(world)
             return outcome
 
     def close(self) -> None:
-        """Close the environments that play no episode; waits for each up to 5 s."""
+        """Close the environments, those in an episode after it; waits for each up to 5 s."""
+        self._closed = True
         closing = [self._free.pop().close() for _ in range(len(self._free))]
         for thread in closing:
             thread.join(5.0)
@@ -646,11 +657,13 @@ class EnvironmentTask(Task):
             found: tuple[Any, Any] = await self._call(world, reset, seed=self._seeds[prompt])
             return found
         random = np.random.default_rng([self.seed, prompt.held_out, prompt.number])
-        seeds = random.integers(2**31, size=_MOST_RESETS).tolist()
-        for seed in (*seeds, seeds[0]):
+        texts: Counter[str] = Counter()
+        while texts.total() < _RESETS_OF_TEXT * max(len(texts), 1):
+            seed = int(random.integers(2**31))
             found = await self._call(world, reset, seed=seed)
-            if is_held_out(found[0]["text"]) == prompt.held_out:
+            if is_held_out(text := found[0]["text"]) == prompt.held_out:
                 break
+            texts[text] += 1
         if len(self._seeds) >= _MOST_SEEDS:
             self._seeds.clear()
         self._seeds[prompt] = seed

@@ -33,8 +33,9 @@ class VerifiersTask(Task):
     """An environment of verifiers 0.4 with one agent that is trained.
 
     One of five tasks of its taskset is held out, by a hash of its key. A reward of 1 and more is a
-    success; metrics of the environment are details. An episode fails if a prompt does not continue
-    what was drawn before, as with agents that shorten their history.
+    success; metrics of the environment are details. An episode whose next turn does not fit the
+    conversation has a reward of 0. One fails if a prompt does not continue what was drawn before,
+    as with agents that shorten their history.
 
     Args:
         environment: An ``Env``, such as ``verifiers.v1.load_environment`` returns.
@@ -77,6 +78,8 @@ class VerifiersTask(Task):
         loop = await asyncio.shield(asyncio.wrap_future(self._ready))
         episode = self._episode(prompt, talk, asyncio.get_running_loop())
         trace = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(episode, loop))
+        if trace is None:
+            return Outcome(0.0, False, {"turns": float(len(talk.turns)), "full": 1.0})
         reward = scored(trace)
         if not talk.turns:
             raise CollectorError(f"an episode of {self.name!r} asked the model for nothing")
@@ -86,8 +89,8 @@ class VerifiersTask(Task):
     def close(self) -> None:
         """End what the environment serves; waits up to 30 s."""
         if self._ready is not None and self._thread is not None:
-            loop = self._ready.result(30)
-            loop.call_soon_threadsafe(self._stop.set)
+            if self._ready.exception(30) is None:
+                self._ready.result().call_soon_threadsafe(self._stop.set)
             self._thread.join(30)
             self._ready = None
 
@@ -106,7 +109,7 @@ class VerifiersTask(Task):
         self._stop = asyncio.Event()
         endpoint = web.Application(client_max_size=1 << 26)
         endpoint.router.add_post("/inference/v1/generate", self._generate)
-        runner = web.AppRunner(endpoint, access_log=None)
+        runner = web.AppRunner(endpoint, access_log=None, handler_cancellation=True)
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -139,6 +142,8 @@ class VerifiersTask(Task):
             episode = await self._environment.run_slot(slot, context, on_trace=mint)
             return trained_trace(episode)
         except RolloutError as error:
+            if talk.turns and talk.full:
+                return None
             raise CollectorError(f"an episode of {self.name!r}: {error}") from error
         finally:
             for name in minted:
@@ -167,10 +172,11 @@ class VerifiersTask(Task):
 
 async def _answer(talk: Conversation, given: list[int], params: dict[str, Any]) -> dict[str, Any]:
     """Draw a turn after these ids."""
-    before = len(talk.tokens)
-    if given[:before] != talk.tokens:
+    # A request that was cancelled, and is repeated, has extended the conversation before.
+    known = [*talk.tokens, *talk.ahead()]
+    if given[: len(known)] != known:
         raise ArgumentError("a prompt does not continue the ids that were drawn before it")
-    talk.extend(given[before:])
+    talk.extend(given[len(known) :])
     most = min(
         params.get("max_tokens") or talk.sampling.max_new_tokens, talk.sampling.max_new_tokens
     )
