@@ -854,9 +854,14 @@ def test_echorl_custom_benchmark() -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_echorl_commands_are_taken(command: str) -> None:
     needs_agents()
+    from echoic.agents.evaluation.config import cells_of
+
     python, program, *words = shlex.split(command.replace("\\\n", " "))
     module = importlib.import_module(program.replace("/", ".").removesuffix(".py"))
     told = module.arguments(words)
     assert python == "python"
     given = {word[2:].replace("-", "_") for word in words if word.startswith("--")}
     assert given <= set(vars(told))
+    if hasattr(module, "BenchmarkConfig"):
+        cells = list(cells_of(module.settings(told)))
+        assert {cell.backbone for cell in cells} == {"-", *told.backbones}

@@ -72,7 +72,10 @@ def benchmark(
         import_all(imports)
         with runs.log_to(output_dir / "echo_rl_benchmark.log", log_level):
             given = pairs(setting, "--setting")
-            reward = {name: given.pop(name) for name in ("reward",) if name in given}
+            # Settings that only one method can have.
+            reward, backbone = (
+                {name: given.pop(name)} if name in given else {} for name in ("reward", "backbone")
+            )
             training = {
                 "num_actors": num_actors,
                 "num_learners": num_learners,
@@ -87,12 +90,11 @@ def benchmark(
                 num_episodes=num_episodes,
                 max_steps_per_episode=max_steps,
                 evaluation_timeout=timeout,
-                echo_rl_configs={"total_timesteps": timesteps, **training},
+                echo_rl_configs={"total_timesteps": timesteps, **training, **backbone},
                 output_dir=str(output_dir),
                 reference=reference,
                 parallel_episodes=parallel,
             )
-            # Only one method's reward can be another than the environment's.
             config.baseline_configs = {
                 name: {**training, **(reward if name == "ppo-rlhf" else {})}
                 for name in (reference, *config.baselines)

@@ -10,7 +10,7 @@ import typer
 from echoic._json import finite
 from echoic.cli.console import INTERRUPTED, fail, say
 from echoic.cli.options import AsJson, Imports, Settings
-from echoic.errors import EchoicError
+from echoic.errors import ArgumentError, EchoicError
 
 if TYPE_CHECKING:
     from echoic.agents.training import TrainingMetrics
@@ -225,12 +225,13 @@ async def train_other(name: str, backbone: str, cell: dict[str, Any]) -> dict[st
     """Train a method of the benchmark."""
     from echoic.agents.baselines import Cell, maker_of, method_of
 
-    maker = maker_of(name)
     model = None
-    if getattr(maker, "needs_backbone", False):
+    if getattr(maker_of(name), "needs_backbone", False):
         from echoic.agents import backbones
 
         model = backbones.make_backbone(backbone)
+    elif backbone != "mlp":
+        raise ArgumentError(f"{name} has no language model, so --backbone {backbone} has no effect")
     try:
         method = method_of(name, Cell(**cell, backbone=model))
         try:

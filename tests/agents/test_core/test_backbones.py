@@ -29,7 +29,6 @@ from echoic.agents.backbones import (
     register_backbone,
     registry,
     set_price,
-    with_plan,
 )
 from echoic.agents.backbones.http import JsonClient
 from echoic.agents.episodes import Usage, used_by
@@ -547,7 +546,7 @@ def test_names_without_a_key_or_a_server_are_skipped(bare_environment):
     }
     with pytest.raises(BackboneError, match="gpt-4o is skipped: no key OPENAI_API_KEY"):
         make_backbone("gpt-4o")
-    with pytest.raises(ArgumentError, match="there is no backbone 'gpt-5'; there are claude"):
+    with pytest.raises(ArgumentError, match=r"there is no backbone 'gpt-5'; there are .*claude"):
         backbone_status("gpt-5")
 
 
@@ -630,10 +629,3 @@ def test_settings_are_checked(server):
             HttpConfig(**bounds)
     with pytest.raises(ArgumentError, match="must be one of system, user, assistant, not 'tool'"):
         Message("tool", "x")
-
-
-def test_a_plan_in_words_stands_behind_what_prompts_share():
-    planned = with_plan(LONGER, " find a lamp ")
-    assert planned[:-1] == LONGER[:-1]
-    assert planned[-1] == Message("user", "And now?\n\nPlan: find a lamp")
-    assert with_plan(LONGER, " ") == LONGER

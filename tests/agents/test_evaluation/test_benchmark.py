@@ -9,7 +9,7 @@ from pathlib import Path
 
 import little
 import pytest
-from echoic.agents.baselines import maker_of, method_names, register_method
+from echoic.agents.baselines import register_method
 from echoic.agents.episodes import Decision
 from echoic.agents.evaluation import BenchmarkConfig, EchoRLBenchmark, Rows, read_rows
 from echoic.agents.evaluation.config import HELD_OUT, cells_of
@@ -75,9 +75,12 @@ def test_settings_that_make_no_sense_are_refused(wrong):
         BenchmarkConfig(**wrong)
 
 
-def test_every_method_of_the_defaults_has_a_name():
-    assert {"echo-rl", *BenchmarkConfig().baselines} <= set(method_names())
-    assert maker_of("good") is little.Good
+def test_every_name_of_the_defaults_makes_cells():
+    # Some models have no server, and so no price, where nothing is set.
+    cells = list(cells_of(BenchmarkConfig()))
+    assert {cell.method for cell in cells} == {"echo-rl", "react", "tot", "ppo", "rlaif", "impala"}
+    # Three of the six methods act through each of the six models; five tasks, ten seeds.
+    assert len({cell.id for cell in cells}) == len(cells) == (3 + 3 * 6) * 5 * 10
 
 
 def test_every_episode_is_a_row_and_every_number_is_of_rows(tmp_path):
@@ -204,6 +207,27 @@ def test_what_fails_is_a_row_with_its_reason_and_never_a_number(tmp_path):
         ({"tasks": ["nowhere"]}, "there is no environment 'nowhere'; there are .*guess"),
         ({"baselines": ["nothing"]}, "there is no method 'nothing'; there are .*good"),
         ({"backbones": ["nobody"]}, "there is no backbone 'nobody'; there are .*gpt-4o"),
+        ({"reference": "echo-rl", "echo_rl_configs": {"backbone": "gpt-4o"}}, "'gpt-4o' can't be"),
+        (
+            {"reference": "echo-rl", "echo_rl_configs": {"backbone": "local:gpt-4o"}},
+            "there is no model 'local:gpt-4o'; there are local:SmolLM2-135M",
+        ),
+        (
+            {"baselines": ["ppo"], "baseline_configs": {"ppo": {"num_actor": 1}}},
+            "ppo has no setting 'num_actor'; it has .*num_actors",
+        ),
+        # A language model learns by GRPO, and has no method's name that it is not.
+        *(
+            (
+                {"baselines": [name], "baseline_configs": {name: {"backbone": "local:smollm2"}}},
+                f"{name} is backbone='mlp'",
+            )
+            for name in ("ppo", "impala", "rlaif")
+        ),
+        (
+            {"baselines": ["ppo-rlhf"], "baseline_configs": {"ppo-rlhf": {"reward": "likes"}}},
+            "ppo-rlhf needs reward=\"preferences\", not 'likes'",
+        ),
     ],
 )
 def test_unknown_names_are_refused_with_the_known_ones(tmp_path, wrong, message):
@@ -284,6 +308,17 @@ def test_what_failed_and_then_goes_well_failed_no_longer(tmp_path):
     register_method("fixed", little.Fixed)
     result = little.run(tmp_path)
     assert (result.failed, len(result.tasks)) == ([], 2)
+
+
+def test_a_cell_that_has_all_its_episodes_is_not_also_a_failed_one(tmp_path):
+    class Ends(little.Fixed):
+        async def aclose(self):
+            raise RuntimeError("closing failed")
+
+    register_method("fixed", Ends)
+    for _ in range(2):
+        result = little.run(tmp_path)
+        assert (result.failed, len(result.tasks)) == ([], 2)
 
 
 def test_a_package_that_is_missing_skips(tmp_path):

@@ -56,7 +56,7 @@ def test_flags_reach_what_they_are_about(tmp_path, monkeypatch):
     ran = bench(
         tmp_path, "--baselines", "trained,ppo-rlhf", "--num-actors", "7", "--num-learners", "3",
         "--batch-size", "9", "--setting", "replay=uniform", "--setting", "worse=2",
-        "--setting", "reward=preferences",
+        "--setting", "reward=preferences", "--setting", "backbone=local:smollm2",
         "--task-setting", "guess.max_steps=5", "--max-steps", "4", "--timeout", "20",
     )  # fmt: skip
     assert ran.exit_code == 0, ran.output
@@ -69,6 +69,7 @@ def test_flags_reach_what_they_are_about(tmp_path, monkeypatch):
     }  # fmt: skip
     config = json.loads((tmp_path / "benchmark_results.json").read_text())["config"]
     assert (config["max_steps_per_episode"], config["evaluation_timeout"]) == (4, 20.0)
+    assert config["echo_rl_configs"]["backbone"] == "local:smollm2"
 
 
 async def _seen(seen, cell):
@@ -157,6 +158,12 @@ def test_another_method_is_trained_by_its_name(tmp_path):
     assert (tmp_path / "checkpoints" / "guess_trained" / "trained").exists()
     ran = invoke("train", "--method", "good", "--device", "cpu", "--output-dir", str(tmp_path))
     assert "good has nothing to train" in ran.stderr
+    ran = invoke(
+        "train", "--method", "trained", "--backbone", "gpt-4o", "--output-dir", str(tmp_path)
+    )
+    assert "trained has no language model, so --backbone gpt-4o has no effect" in ran.stderr
+    # Nothing is saved under a model's name that is not its.
+    assert not list(tmp_path.glob("**/*gpt-4o*"))
 
 
 class Trainer:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from echoic.agents.backbones.registry import *
 
 _MODULES = {
-    "base": "Backbone Completion Message Sampling Scores with_plan",
+    "base": "Backbone Completion Message Sampling Scores",
     "hosted": "AnthropicBackbone GeminiBackbone OpenAIBackbone",
     "http": "HttpConfig",
     "local": "LocalBackbone",

@@ -22,15 +22,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = [
-    "Backbone",
-    "Completion",
-    "Message",
-    "Sampling",
-    "Scores",
-    "check_messages",
-    "with_plan",
-]
+__all__ = ["Backbone", "Completion", "Message", "Sampling", "Scores", "check_messages"]
 
 ROLES = ("system", "user", "assistant")
 FINISHES = ("stop", "length", "filtered")
@@ -181,23 +173,6 @@ def check_messages(messages: Sequence[Message]) -> None:
         raise ArgumentError("only the first message may be of the system")
     if messages[-1].role != "user":
         raise ArgumentError(f"the last message must be the user's, not the {messages[-1].role}'s")
-
-
-def with_plan(messages: Sequence[Message], plan: str) -> list[Message]:
-    r"""Append a plan in words to the last message, for a backbone that takes no vectors.
-
-    It comes after all that requests have in common, so that a changed plan does not invalidate a
-    server's prefix cache.
-
-    >>> with_plan([Message("user", "A door.")], "find the key")[-1].text
-    'A door.\n\nPlan: find the key'
-    """
-    if not messages:
-        raise ArgumentError("a chat needs at least one message")
-    if not plan.strip():
-        return list(messages)
-    last = messages[-1]
-    return [*messages[:-1], Message(last.role, f"{last.text}\n\nPlan: {plan.strip()}")]
 
 
 def earliest(text: str, stop: Sequence[str]) -> int | None:

