@@ -26,7 +26,7 @@ import math
 import random
 import time
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,7 @@ from echoic.agents.llm.scheduler import LatencyScheduler
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -312,6 +312,11 @@ class Runner(ABC):
         self._note(rollout.name).result = result
         return result
 
+    def _fail(self, rollouts: Iterable[Rollout], error: Exception) -> None:
+        """Make an error the result of some rollouts; others go on."""
+        for rollout in rollouts:
+            self._end(rollout, "failed", "error", f"{type(error).__name__}: {error}")
+
     def _update(self, weights: Weights, version: int, done: Done) -> None:
         try:
             self._load(weights, version)
@@ -334,14 +339,18 @@ class Batcher(Runner):
 
     def __init__(self, model: CausalModel, cache: KVCacheManager, *arguments: Any) -> None:
         super().__init__(*arguments)
+        config = self.config
         self.model = model
         self.cache = cache
         self.running: dict[str, Rollout] = {}
         # Rollouts that lost their keys and values to new weights; they are admitted first.
         self._again: deque[Rollout] = deque()
-        # Of the rollouts that generate; the key of a window has its stem's pages, and its room.
+        # Of the rollouts that generate; the key of a window has its stem's pages, and the binary
+        # logarithm of the tokens of its rows.
         self._windows: dict[tuple[bytes, int], Window] = {}
         self._places: dict[str, tuple[bytes, int]] = {}
+        # Tokens that windows have room for: rollouts that share nothing always fit.
+        self._most = 2 * config.max_cache_size + 64 * config.max_concurrent_rollouts
         # Pages that running rollouts may still take.
         self._promised = 0
         # Called with the rollouts that draw and their logits, for tests.
@@ -425,7 +434,11 @@ class Batcher(Runner):
         return True
 
     def _forward(self, planned: list[tuple[Rollout, int]]) -> None:
-        windows, planned = self._windowed(planned)
+        try:
+            windows, planned = self._windowed(planned)
+        except Exception as error:  # memory was not enough
+            self._fail([rollout for rollout, _ in planned], error)
+            return
         spans = []
         for rollout, count in planned:
             start, rollout.filled = rollout.filled, rollout.filled + count
@@ -441,9 +454,8 @@ class Batcher(Runner):
         drawing = [planned[row][0] for row in rows]
         try:
             tokens, logprobs = self._compute(spans, windows, rows, drawing)
-        except Exception as error:  # the result of these rollouts; others go on
-            for rollout, _ in planned:
-                self._end(rollout, "failed", "error", f"{type(error).__name__}: {error}")
+        except Exception as error:
+            self._fail([rollout for rollout, _ in planned], error)
             return
         for rollout, token, logprob in zip(drawing, tokens, logprobs, strict=True):
             if not math.isfinite(logprob):
@@ -509,20 +521,30 @@ class Batcher(Runner):
             (rollout.pages[: rollout.shared].astype(">i8").tobytes(), name)
             for name, rollout in rollouts.items()
         )
-        for size, group in _stems(paths):
-            for path, name in group:
-                rollout = rollouts[name]
-                key = (path[:size], (rollout.limit - size // 8 - 1).bit_length())
-                if self._places.get(name) == key:
-                    continue
-                self._save(rollout)
-                self._leave(rollout)
-                if key not in self._windows:
-                    stem = rollout.pages[: size // 8]
-                    self._windows[key] = Window(self.cache.pool.planes, stem)
-                    self._windows[key].fit(len(group))
-                self._windows[key].add(name, rollout.pages[: rollout.filled])
-                self._places[name] = key
+        keys = {
+            name: (path[:size], max(6, (rollouts[name].limit - size // 8 - 1).bit_length()))
+            for size, group in _stems(paths)
+            for path, name in group
+        }
+        counts = Counter(keys.values())
+        for name, key in keys.items():
+            rollout = rollouts[name]
+            if self._places.get(name) == key:
+                continue
+            self._save(rollout)
+            self._leave(rollout)
+            stem = rollout.pages[: len(key[0]) // 8]
+            window = self._windows.get(key) or Window(self.cache.pool.planes, stem)
+            if self._most < sum(
+                len(stem) // 8 + (one.height << size)
+                for (stem, size), one in {**self._windows, key: window}.items()
+            ) + (max(0, counts[key] - window.height) << key[1]):
+                # Attention gathers its pages.
+                continue
+            window.fit(counts[key])
+            window.add(name, rollout.pages[: rollout.filled])
+            self._windows[key] = window
+            self._places[name] = key
 
     def _leave(self, rollout: Rollout) -> None:
         """Remove a rollout from its window, if it is in one."""
@@ -689,9 +711,8 @@ class PolicyRunner(Runner):
                     f"sample_action was given {len(group)} states, and returned {len(actions)} "
                     f"actions and {len(logprobs)} log-probabilities"
                 )
-        except Exception as error:  # the result of these rollouts; others go on
-            for rollout, _, _ in group:
-                self._end(rollout, "failed", "error", f"{type(error).__name__}: {error}")
+        except Exception as error:
+            self._fail([rollout for rollout, _, _ in group], error)
             return
         for (rollout, _, _), action, logprob in zip(group, actions, logprobs, strict=True):
             self.counts["generated_tokens"] += 1

@@ -218,12 +218,12 @@ class Window:
 
     def __init__(self, planes: Sequence[Any], stem: NDArray[np.int64]) -> None:
         self._pages, self._start = planes, len(stem)
-        # Rows, and tokens of each, for which there is memory.
-        self._height = self._width = 0
+        #: Rows, and tokens of each, for which there is memory.
+        self.height = self._width = 0
         index = torch.from_numpy(stem).to(planes[0].device)
         # [kv_heads, tokens, head_dim]
         self._stem = [p[index].transpose(0, 1).contiguous() for p in planes] if len(stem) else []
-        self._planes: list[Any] = []
+        self._planes = [p.new_zeros((0, p.shape[1], 0, p.shape[2])) for p in planes]
         self.rows: list[Any] = []
         #: Sequences that take part in the tick.
         self.count = 0
@@ -240,19 +240,19 @@ class Window:
 
     def fit(self, rows: int, tokens: int = 1) -> None:
         """Make room for this many rows, and tokens in each."""
-        height, width = self._height, self._width
+        height, width = self.height, self._width
         if rows <= height and tokens <= width:
             return
         if rows > height:
-            self._height = max(rows, height + height // 4)
-        self._width = max(width, -(-tokens // _STEP) * _STEP)
-        old, self._planes = self._planes, []
-        for i, page in enumerate(self._pages):
-            _, heads, dim = page.shape
+            height = max(rows, height + height // 4)
+        width = max(width, -(-tokens // _STEP) * _STEP)
+        # One at a time, and counted at the end: memory may not be enough.
+        for i, old in enumerate(self._planes):
+            had, heads, long, dim = old.shape
             # What a row does not use is finite: a weight of 0 would not hide a NaN.
-            self._planes.append(page.new_zeros((self._height, heads, self._width, dim)))
-            if old:
-                self._planes[i][:height, :, :width] = old[i]
+            self._planes[i] = old.new_zeros((height, heads, width, dim))
+            self._planes[i][:had, :, :long] = old
+        self.height, self._width = height, width
 
     def remove(self, key: Any) -> None:
         """Remove a sequence."""
