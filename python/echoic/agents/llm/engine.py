@@ -364,6 +364,7 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
             raise
         except Exception as error:  # rollouts end with it; this task is not awaited
             self._closed = True
+            worker.shutdown(wait=False)
             self._fail_all("error", f"{type(error).__name__}: {error}")
 
     def _dispatch(self, ticked: list[Progress]) -> None:

@@ -18,6 +18,7 @@ import hashlib
 import heapq
 import itertools
 import math
+import operator
 import random
 import secrets
 import time
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from echoic.agents import _checks
-from echoic.agents.llm.replica import Fault, Piece, Replica, Usage
+from echoic.agents.llm.replica import MAX_LINE, Fault, Piece, Replica, Usage
 from echoic.agents.llm.requests import (
     Handle,
     RolloutEngine,
@@ -196,6 +197,8 @@ class _Rollout(Handle):
             )
         if len(self.tokens) + len(ids) > self.sampling.max_new_tokens:
             raise Fault("a server sent more tokens than were requested", again=False)
+        if len(self.text) + len(piece.text) > MAX_LINE:
+            raise Fault(f"a server sent more than {MAX_LINE} characters", again=False)
         self.text += piece.text
         self.tokens.extend(
             RolloutToken(token, log_prob, version)
@@ -294,12 +297,17 @@ class RemoteEngine(RolloutEngine[_Rollout]):
         *,
         sampling: SamplingParams | None = None,
         timeout: float | None = None,
+        **local: Any,
     ) -> str:
         """Submit a rollout and return its name, after waiting for room in the queue.
 
         ``state_sequence`` is token ids where the servers take them, text otherwise. The other
-        arguments are those of ``AsyncExecutionEngine.submit_rollout``.
+        arguments are those of ``AsyncExecutionEngine.submit_rollout``; its ``callback``,
+        ``return_kv`` and ``embeddings`` are errors.
         """
+        for name, value in local.items():
+            if value:
+                raise ArgumentError(f"servers take no {name}: use a local model")
         prompt = self._checked(state_sequence)
         sampling = sampling or SamplingParams()
         if not math.isfinite(priority):
@@ -398,9 +406,11 @@ class RemoteEngine(RolloutEngine[_Rollout]):
         if isinstance(prompt, str):
             return prompt
         try:
-            tokens = [int(token) for token in prompt]
-        except (TypeError, ValueError) as error:
+            tokens = [operator.index(token) for token in prompt]
+        except TypeError as error:
             raise ArgumentError(f"a prompt must be text or token ids, not {prompt!r}") from error
+        if not all(0 <= token < 1 << 31 for token in tokens):
+            raise ArgumentError(f"token ids are from 0 to below 2³¹, unlike those of {prompt!r}")
         for replica in self._replicas:
             if not replica.dialect.token_prompts:
                 raise ArgumentError(f"{replica!r} takes text, not token ids")
@@ -553,8 +563,10 @@ class RemoteEngine(RolloutEngine[_Rollout]):
             # An error after the end of an answer costs only its usage.
             if finish is None or not fault.again:
                 raise
-        if finish is None:
-            raise Fault(f"{replica!r} ended its answer without a reason", again=True)
+        if finish not in ("stop", "length"):
+            # Such as "abort"; the rest is requested again.
+            rollout.uncounted = True
+            raise Fault(f"{replica!r} ended its answer with the reason {finish!r}", again=True)
         return finish
 
     def _so_far(self, rollout: _Rollout, replica: Replica) -> str | list[int]:
@@ -588,12 +600,11 @@ class RemoteEngine(RolloutEngine[_Rollout]):
             if usage.cached is None or rollout.uncounted:
                 self._uncounted += usage.prompt
             else:
-                cached = min(usage.cached, usage.prompt)
-                self._cached += cached
+                self._cached += usage.cached
                 if self._tracker is not None:
                     # The last token drawn has no keys and values yet.
                     self._tracker.record_rollout_step(
                         reward=float(rollout.metadata.get("reward", 0.0)),
                         seq_len=usage.prompt + max(usage.made - 1, 0),
-                        reuse_len=cached,
+                        reuse_len=usage.cached,
                     )
