@@ -12,8 +12,7 @@ each tick is one forward pass over tokens of many rollouts.
 4. One forward pass. Rollouts whose last token was in it draw the next one.
 
 Prompts are published to the prefix cache when they are computed, and generated tokens when the
-rollout ends. A rollout is held back while another one computes a prefix that it could use soon: see
-``ExecutionConfig.kv_reuse_threshold``.
+rollout ends.
 
 New weights are loaded between ticks. The cache is flushed, and running rollouts keep their tokens
 and compute keys and values of all of them again. That makes every log-probability that of one
@@ -194,13 +193,7 @@ class Rollout:
 
 
 class Runner(ABC):
-    """Carries out rollouts tick by tick.
-
-    Args:
-        config: Bounds and weights.
-        tracker: Records every rollout's measured tokens.
-        clock: Seconds; the clock of the requests' ``timestamp``.
-    """
+    """Carries out rollouts tick by tick; ``clock`` is that of the requests' ``timestamp``."""
 
     def __init__(
         self,
@@ -238,8 +231,6 @@ class Runner(ABC):
         """Load new weights before the next tick; ``done`` gets the error, or None."""
         self._orders.append(lambda: self._update(weights, version, done))
 
-    # The thread of the runner.
-
     def step(self) -> list[Progress]:
         """Execute orders and one tick; return the progress of rollouts."""
         began = time.perf_counter()
@@ -253,10 +244,7 @@ class Runner(ABC):
         if self.rollouts:
             self._tick()
         self.busy_seconds += time.perf_counter() - began
-        self.snapshot = {
-            "queue": self.scheduler.get_queue_stats(),
-            "active": len(self.rollouts),
-        }
+        self.snapshot = {"queue": self.scheduler.get_queue_stats(), "active": len(self.rollouts)}
         progress, self._progress = list(self._progress.values()), {}
         return progress
 
@@ -329,13 +317,7 @@ class Runner(ABC):
 
 
 class Batcher(Runner):
-    """Runs rollouts of a causal model.
-
-    Args:
-        model: The model.
-        cache: Pages of the model's shape.
-        arguments: Those of :class:`Runner`.
-    """
+    """Runs rollouts of a causal model; ``arguments`` are those of :class:`Runner`."""
 
     def __init__(self, model: CausalModel, cache: KVCacheManager, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -358,7 +340,7 @@ class Batcher(Runner):
 
     def _tick(self) -> None:
         self.cache.clean(self.clock())
-        budget = int(self.config.token_budget)
+        budget = self.config.token_budget
         planned: list[tuple[Rollout, int]] = []
 
         def plan(rollout: Rollout) -> None:
@@ -597,7 +579,7 @@ class Batcher(Runner):
         self.cache.flush(self.version)
         self.model.load_weights(weights)
         self.cache.version = version
-        self.scheduler.refresh(lambda _: 0)
+        self.scheduler.flushed()
 
     def _reusable(self, rollout: Rollout) -> int:
         return self.cache.tree.length(tuple(rollout.tokens[:-1]))
@@ -612,8 +594,7 @@ class Batcher(Runner):
 def _stems(paths: Paths) -> list[tuple[int, Paths]]:
     """Group sorted paths by their beginnings, so that most bytes are read once for several.
 
-    Returns:
-        Groups, each with the number of bytes that its paths have in common; 0: they share nothing.
+    Each group comes with the number of bytes that its paths have in common; 0: nothing.
     """
     if len(paths) < 2:
         return [(0, paths)]
@@ -632,11 +613,7 @@ def _stems(paths: Paths) -> list[tuple[int, Paths]]:
 
 
 def read_states(sequence: Any) -> Any:
-    """Read [rows, state_dim] as a tensor of floats.
-
-    Raises:
-        ArgumentError: If it has another shape, or no row.
-    """
+    """Read [rows, state_dim] as a tensor of floats; another shape is an ``ArgumentError``."""
     states = torch.as_tensor(sequence).detach()
     if states.ndim != 2 or states.shape[0] == 0:
         raise ArgumentError(
@@ -650,13 +627,8 @@ class PolicyRunner(Runner):
     """Runs decisions of a policy that has ``sample_action(state, plan)``.
 
     A rollout is one decision: the action is that for the last row of its states, [rows, state_dim],
-    and the plan is ``metadata["plan"]``, or zeros. There are no keys and values to share.
-
-    Args:
-        policy: Takes [batch, state_dim] and [batch, latent_dim]; returns actions and their
-            log-probabilities, a row each.
-        device: Where states and plans are put.
-        arguments: Those of :class:`Runner`.
+    and the plan is ``metadata["plan"]``, or zeros. The policy takes [batch, state_dim] and [batch,
+    latent_dim], and returns actions and their log-probabilities, a row each.
     """
 
     def __init__(self, policy: Any, device: Any, *arguments: Any) -> None:
@@ -665,11 +637,7 @@ class PolicyRunner(Runner):
         self.device = device
 
     def plan(self, request: RolloutRequest) -> Any:
-        """Return the plan of a request, [latent_dim].
-
-        Raises:
-            ArgumentError: If it has no plan, and the policy no ``latent_dim``.
-        """
+        """Return the plan of a request, [latent_dim]; without any an ``ArgumentError``."""
         given = request.metadata.get("plan")
         if given is not None:
             return torch.as_tensor(given).detach().float().reshape(-1)

@@ -48,14 +48,6 @@ class PagePool:
     Invariants: ``free + taken == capacity``; the free pages are ``_stack[:free]``, each once;
     ``versions[page]`` is the version of the weights that filled the page, and -1 if it is free.
 
-    >>> pool = PagePool(4, [((2, 8), torch.float32)], torch.device("cpu"))
-    >>> pages = pool.take(3, version=0)
-    >>> pool.free
-    1
-    >>> pool.give_back(pages)
-    >>> pool.free, pool.nbytes
-    (4, 256)
-
     Args:
         capacity: Number of pages.
         planes: For each plane the shape and the dtype of a row.
@@ -115,9 +107,6 @@ class PagePool:
 def as_tokens(sequence: Any) -> tuple[Hashable, ...]:
     """Read a sequence as tokens: ids as integers, or each row of states as its bytes.
 
-    >>> as_tokens([5, 6])
-    (5, 6)
-
     Raises:
         ArgumentError: If it is neither one row of whole numbers nor rows of numbers.
     """
@@ -139,11 +128,7 @@ def as_tokens(sequence: Any) -> tuple[Hashable, ...]:
 
 
 def common(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
-    """Return how many items two tuples, or two texts of bytes, have in common from their start.
-
-    >>> common((1, 2, 3), (1, 2, 4, 5))
-    2
-    """
+    """Return how many items two tuples, or two texts of bytes, have in common from their start."""
     end = min(len(one), len(other))
     if one[:end] == other[:end]:
         return end
@@ -186,11 +171,7 @@ class RadixTree:
     ``node.pins`` counts the pins on the node and below it; ``pinned + evictable == size``, in
     tokens; every unpinned leaf has an entry in ``_idle`` that is not later than its last use.
 
-    >>> tree = RadixTree()
-    >>> tree.insert((1, 2, 3), np.array([7, 8, 9]))[0]
-    0
-    >>> tree.match((1, 2, 4))[1].tolist()
-    [7, 8]
+    ``clock`` is the count that ``last_use`` of a node is compared with.
     """
 
     def __init__(self) -> None:
@@ -198,7 +179,7 @@ class RadixTree:
         self.evictable = 0
         self.pinned = 0
         self.nodes = 0
-        self._clock = 0
+        self.clock = 0
         self._idle: list[tuple[int, int, Node]] = []
         self._entries = 0
 
@@ -207,21 +188,16 @@ class RadixTree:
         """Tokens in the tree."""
         return self.pinned + self.evictable
 
-    @property
-    def clock(self) -> int:
-        """The count that ``last_use`` of a node is compared with."""
-        return self._clock
-
     def match(self, tokens: tuple[Hashable, ...]) -> tuple[Node, NDArray[np.int64]]:
         """Return the last node and the pages of the longest cached prefix of ``tokens``.
 
         A node whose piece is left in its middle is split, so that the prefix ends with a node.
         """
-        self._clock += 1
+        self.clock += 1
         node, pages = self.root, [_NOTHING]
         for child, same in self._walk(tokens):
             node = self._split(child, same) if same < len(child.piece) else child
-            node.last_use = self._clock
+            node.last_use = self.clock
             pages.append(node.pages)
         return node, np.concatenate(pages)
 
@@ -251,7 +227,7 @@ class RadixTree:
         had = len(known)
         if had < len(tokens):
             child = Node(tokens[had:], pages[had:].copy(), node)
-            child.last_use = self._clock
+            child.last_use = self.clock
             node.children[tokens[had]] = child
             self.nodes += 1
             self.evictable += len(child.piece)
@@ -522,7 +498,7 @@ class KVCacheManager:
         if self.config.enable_prefix_cache:
             node, pages = self.tree.match(tokens[:-1])
         else:
-            node, pages = self.tree.root, np.empty(0, np.int64)
+            node, pages = self.tree.root, _NOTHING
         self.tree.pin(node)
         return node, pages
 

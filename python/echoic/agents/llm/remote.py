@@ -62,9 +62,6 @@ class RemoteConfig:
         max_backoff: Most seconds between two attempts, also if a server asks for more.
         aging: Priority that each second of waiting adds, so that every rollout is admitted.
         max_results: A result is kept until it is taken, or this many later rollouts have ended.
-        affinity_block: Tokens, or bytes of text, in a block of the router.
-        affinity_slack: How much busier than the idlest the router lets a replica be.
-        seed: Seed of the jitter of pauses between attempts.
     """
 
     max_concurrent_rollouts: int = 128
@@ -76,14 +73,10 @@ class RemoteConfig:
     max_backoff: float = 10.0
     aging: float = 0.1
     max_results: int = 10_000
-    affinity_block: int = 64
-    affinity_slack: int = 8
-    seed: int = 0
 
     def __post_init__(self) -> None:
         _checks.whole(self, "max_concurrent_rollouts", "priority_queue_size", "attempts")
-        _checks.whole(self, "max_results", "affinity_block")
-        _checks.whole(self, "affinity_slack", least=0)
+        _checks.whole(self, "max_results")
         _checks.number(self, "timeout", "stall", above=0, finite=False)
         _checks.number(self, "backoff", "max_backoff", "aging", least=0, finite=False)
 
@@ -269,13 +262,7 @@ class RemoteEngine(RolloutEngine[_Rollout]):
         self._tracker = tracker
         self._versions = [version] * len(self._replicas)
         self._open = set(range(len(self._replicas)))
-        self._router = PrefixRouter(
-            len(self._replicas),
-            block=self._config.affinity_block,
-            slack=self._config.affinity_slack,
-        )
-        # For the jitter of pauses.
-        self._random = random.Random(self._config.seed)
+        self._router = PrefixRouter(len(self._replicas))
         self._numbers = itertools.count()
         self._queue: list[tuple[float, int, asyncio.Future[None]]] = []
         self._running = 0
@@ -364,7 +351,28 @@ class RemoteEngine(RolloutEngine[_Rollout]):
             WaitTimeoutError: If a replica did not finish in time; it keeps the old weights.
         """
         async with self._updating:
-            await self._update(version, load, timeout)
+            if version <= self.version:
+                raise ArgumentError(f"the version must be above {self.version}, and is {version}")
+            for replica in self._replicas:
+                if not (replica.dialect.salted or replica.dialect.reset):
+                    raise ArgumentError(
+                        f"{replica!r} can neither empty its prefix cache nor salt it, so answers "
+                        "would mix keys and values of old and new weights; restart it, in a new "
+                        "engine"
+                    )
+            for index, replica in enumerate(self._replicas):
+                if self._versions[index] >= version:
+                    continue
+                self._open.discard(index)
+                await self._drained(index, timeout)
+                if load is not None:
+                    await load(replica, version)
+                if not replica.dialect.salted:
+                    await replica.reset_cache(timeout)
+                self._router.forget(index)
+                self._versions[index] = version
+                self._open.add(index)
+                self._notify()
 
     def get_performance_metrics(self) -> dict[str, Any]:
         """Return counts since the engine was made, and the rollouts under way."""
@@ -427,36 +435,9 @@ class RemoteEngine(RolloutEngine[_Rollout]):
             if not place.done():
                 place.set_result(None)
                 self._running += 1
-                self._leave_room()
+                self._waiting -= 1
+                self._make_room()
         self._notify()
-
-    async def _update(
-        self,
-        version: int,
-        load: Callable[[Replica, int], Awaitable[None]] | None,
-        timeout: float,
-    ) -> None:
-        if version <= self.version:
-            raise ArgumentError(f"the version must be above {self.version}, and is {version}")
-        for replica in self._replicas:
-            if not replica.dialect.forgets:
-                raise ArgumentError(
-                    f"{replica!r} can neither empty its prefix cache nor salt it, so answers would "
-                    "mix keys and values of old and new weights; restart it, in a new engine"
-                )
-        for index, replica in enumerate(self._replicas):
-            if self._versions[index] >= version:
-                continue
-            self._open.discard(index)
-            await self._drained(index, timeout)
-            if load is not None:
-                await load(replica, version)
-            if not replica.dialect.salted:
-                await replica.reset_cache(timeout)
-            self._router.forget(index)
-            self._versions[index] = version
-            self._open.add(index)
-            self._notify()
 
     async def _drained(self, index: int, timeout: float) -> None:
         """Wait until a replica has no rollouts."""
@@ -494,7 +475,8 @@ class RemoteEngine(RolloutEngine[_Rollout]):
             place.cancel()
             self._queue = [entry for entry in self._queue if entry[2] is not place]
             heapq.heapify(self._queue)
-            self._leave_room()
+            self._waiting -= 1
+            self._make_room()
         self._settle(rollout, rollout.end(finish, error))
         self._admit()
         self._count(rollout, error)
@@ -522,7 +504,7 @@ class RemoteEngine(RolloutEngine[_Rollout]):
                 self._notify()
             self._retried += 1
             # Up to half as long again, so that rollouts refused together do not return together.
-            pause = min(pause * (1 + self._random.random() / 2), self._config.max_backoff)
+            pause = min(pause * (1 + random.random() / 2), self._config.max_backoff)
             await asyncio.sleep(pause)
             wait *= 2
         raise AssertionError("the last attempt returns or raises")

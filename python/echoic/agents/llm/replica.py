@@ -28,7 +28,6 @@ class Dialect:
     """One kind of server.
 
     Attributes:
-        name: What the server is called.
         token_prompts: Whether a prompt may be token ids instead of text.
         token_ids: The request's field that asks for the ids of the tokens.
         stop_ids: The request's field for token ids that end an answer.
@@ -46,11 +45,6 @@ class Dialect:
     reset: str | None = None
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    @property
-    def forgets(self) -> bool:
-        """Whether cached keys and values of old weights can be kept out of new answers."""
-        return self.salted or self.reset is not None
-
 
 DIALECTS = {
     dialect.name: dialect
@@ -66,12 +60,7 @@ DIALECTS = {
             # Defaults of a model's configuration that would change the distribution.
             extra={"top_k": -1, "repetition_penalty": 1.0},
         ),
-        Dialect(
-            "sglang",
-            token_prompts=True,
-            stop_ids="stop_token_ids",
-            reset="/flush_cache",
-        ),
+        Dialect("sglang", token_prompts=True, stop_ids="stop_token_ids", reset="/flush_cache"),
         Dialect("llama.cpp", token_prompts=True, extra={"cache_prompt": True}),
         # The server of llama-cpp-python: text prompts, one request at a time, no numbers of its
         # cache.
@@ -141,12 +130,7 @@ class Replica:
     """
 
     def __init__(
-        self,
-        url: str,
-        *,
-        model: str,
-        dialect: str | Dialect = "vllm",
-        key: str | None = None,
+        self, url: str, *, model: str, dialect: str | Dialect = "vllm", key: str | None = None
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ArgumentError(f"a replica's url begins with http:// or https://, unlike {url!r}")
@@ -282,22 +266,30 @@ def _piece(event: str) -> Piece:
         log_probs = given.get("token_logprobs") or [entry["logprob"] for entry in entries]
         ids = choice.get("token_ids") or [entry["id"] for entry in entries if "id" in entry]
         finish = choice.get("finish_reason")
-        piece = Piece(
+        return Piece(
             text=str(choice.get("text") or ""),
-            token_ids=tuple(operator.index(token) for token in ids),
-            log_probs=tuple(math.nan if number is None else float(number) for number in log_probs),
+            token_ids=tuple(map(_token, ids)),
+            log_probs=tuple(map(_log_prob, log_probs)),
             finish=None if finish is None else str(finish)[:MAX_ERROR],
             usage=_usage(answer.get("usage")),
         )
-        if not all(0 <= token < 1 << 31 for token in piece.token_ids):
-            raise ValueError("a token's id is out of range")
-        # Rounding makes the likeliest a little more than certain.
-        if any(number > _ROUNDING for number in piece.log_probs):
-            raise ValueError("a log-probability is above 0")
-        return piece
     except _UNREADABLE as error:
         shown = event if len(event) <= MAX_ERROR else event[:MAX_ERROR] + "…"
         raise Fault(f"an event of the answer can't be read: {shown!r}", again=False) from error
+
+
+def _token(given: Any) -> int:
+    token = operator.index(given)
+    if not 0 <= token < 1 << 31:
+        raise ValueError(given)
+    return token
+
+
+def _log_prob(given: Any) -> float:
+    number = math.nan if given is None else float(given)
+    if number > _ROUNDING:
+        raise ValueError(given)
+    return number
 
 
 def _error(given: Any) -> Fault:
@@ -312,6 +304,6 @@ def _usage(given: Any) -> Usage | None:
     cached = (given.get("prompt_tokens_details") or {}).get("cached_tokens")
     prompt, made = int(given["prompt_tokens"]), int(given.get("completion_tokens") or 0)
     if min(prompt, made) < 0:
-        raise ValueError("a count is below 0")
-    known = cached is not None and 0 <= int(cached) <= prompt
-    return Usage(prompt, made, int(cached) if known else None)
+        raise ValueError(given)
+    cached = -1 if cached is None else int(cached)
+    return Usage(prompt, made, cached if 0 <= cached <= prompt else None)
