@@ -6,13 +6,12 @@ with a row for each page, two for each layer.
 
 A :class:`KVCacheManager` joins a pool with a :class:`RadixTree` of the tokens in its pages.
 Rollouts take pages, publish what they computed to the tree, and start where the longest cached
-prefix of their tokens ends. When pages run out, ends of unused prefixes are evicted, the longest
-unused first. New weights flush the cache.
+prefix of their tokens ends. The last token of a sequence is never reused, since the next one is
+drawn from its logits. When pages run out, ends of unused prefixes are evicted, the longest unused
+first.
 
-The last token of a sequence is never reused, since the next one is drawn from its logits. Counts
-are of tokens: ``reused_tokens`` of prefixes that a rollout started behind, ``computed_tokens`` of
-pages that were filled. A manager is not locked: an engine's belongs to its worker thread; other
-threads may call :meth:`KVCacheManager.get_cache_stats`.
+A manager is not locked: an engine's belongs to its worker thread; other threads may call
+:meth:`KVCacheManager.get_cache_stats`.
 """
 
 from __future__ import annotations
@@ -72,11 +71,7 @@ class PagePool:
         return sum(int(plane.numel()) * int(plane.element_size()) for plane in self.planes)
 
     def take(self, count: int, version: int) -> NDArray[np.int64]:
-        """Take ``count`` pages, to be filled by the weights of ``version``.
-
-        Raises:
-            ArgumentError: If fewer are free. None was taken.
-        """
+        """Take ``count`` pages, to be filled by the weights of ``version``, or none and raise."""
         if count > self.free:
             raise ArgumentError(f"{count} pages were requested, and {self.free} are free")
         self.free -= count
@@ -85,13 +80,7 @@ class PagePool:
         return pages
 
     def give_back(self, pages: NDArray[np.int64]) -> None:
-        """Free ``pages``.
-
-        Raises:
-            ArgumentError: If one of them is free already.
-        """
-        if len(pages) == 0:
-            return
+        """Free ``pages``; an ``ArgumentError`` if one of them is free already."""
         if (self.versions[pages] < 0).any():
             raise ArgumentError("a page that is free was given back")
         self.versions[pages] = -1
@@ -105,11 +94,7 @@ class PagePool:
 
 
 def as_tokens(sequence: Any) -> tuple[Hashable, ...]:
-    """Read a sequence as tokens: ids as integers, or each row of states as its bytes.
-
-    Raises:
-        ArgumentError: If it is neither one row of whole numbers nor rows of numbers.
-    """
+    """Read a sequence as tokens: ids as integers, or each row of states as its bytes."""
     if isinstance(sequence, torch.Tensor):
         sequence = sequence.detach().cpu().numpy()
     array = np.asarray(sequence)
@@ -403,10 +388,9 @@ class KVCacheManager:
         return self.get_cache_key(sequence[:length]), length
 
     def get_kv_cache(self, sequence: Any) -> tuple[Any, int]:
-        """Return a copy of the cached rows of ``sequence`` without its last token, or None.
+        """Return copies of the cached rows of ``sequence`` without its last token, and how many.
 
-        Returns:
-            The rows, and the number of their tokens.
+        Without any they are None.
         """
         tokens = as_tokens(sequence)
         self.lookups += 1
@@ -423,14 +407,9 @@ class KVCacheManager:
         return planes[0] if len(planes) == 1 else torch.stack(planes), len(pages)
 
     def store_kv_cache(self, sequence: Any, kv_states: Any) -> int:
-        """Store ``kv_states``, a row for each token of ``sequence``.
+        """Store a row for each token of ``sequence``, and return how many tokens are cached now.
 
-        Returns:
-            How many tokens of the sequence are cached now: fewer if the cache is smaller, and 0
-            without ``enable_prefix_cache``.
-
-        Raises:
-            ArgumentError: If there is not a row for each token, or rows have another shape.
+        They are fewer if the cache is smaller, and 0 without ``enable_prefix_cache``.
         """
         tokens = as_tokens(sequence)
         rows = torch.as_tensor(kv_states).detach().to(self.device)
@@ -466,7 +445,8 @@ class KVCacheManager:
     def get_cache_stats(self) -> dict[str, Any]:
         """Return counts since the start, and the current contents, in tokens.
 
-        ``hit_rate`` and ``reuse_rate`` are both the share of needed tokens that were not computed.
+        ``reused_tokens`` are those of prefixes that rollouts started behind, ``computed_tokens`` of
+        pages that were filled; ``hit_rate`` and ``reuse_rate`` both the share of the former.
         """
         needed = self.reused_tokens + self.computed_tokens
         rate = self.reused_tokens / needed if needed else 0.0

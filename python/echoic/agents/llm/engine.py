@@ -174,16 +174,15 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
     ) -> int:
         """Load new weights between two ticks, and return their version.
 
-        The prefix cache is flushed. Running rollouts keep their tokens, and go on with the new
-        weights as soon as keys and values of these tokens are computed again.
+        The prefix cache is flushed. Running rollouts go on when keys and values of their tokens
+        are computed again.
 
         Args:
             weights: A state dict, or a function that changes the module that it is given.
             version: Version of these weights, above all before. By default the next number.
 
         Raises:
-            ArgumentError: If the version is not above the one before, or weights do not fit; the
-                old ones are kept.
+            ArgumentError: If the version is not above the one before, or weights do not fit.
         """
         number = self._asked_version + 1 if version is None else int(version)
         if number <= self._asked_version:

@@ -90,10 +90,9 @@ class PrefixRouter:
 
     Args:
         replicas: Number of replicas.
-        block: Tokens, or bytes of text, of a block. Only whole blocks count as shared.
+        block: Tokens, or bytes of text, of a block.
         remembered: Number of blocks that are remembered of each replica.
-        slack: Affinity is ignored for replicas with more unanswered requests than this above the
-            idlest.
+        slack: How many more unanswered requests than the idlest a replica may have.
     """
 
     def __init__(
@@ -106,12 +105,7 @@ class PrefixRouter:
         self.loads = [0] * replicas
 
     def choose(self, prompt: str | Sequence[int], allowed: Collection[int] | None = None) -> int:
-        """Choose the replica for a prompt, which counts as its load until :meth:`done`.
-
-        Args:
-            prompt: Text or token ids.
-            allowed: Replicas that may be chosen; all by default.
-        """
+        """Choose one of the ``allowed`` replicas for a prompt: its load until :meth:`done`."""
         candidates = sorted(range(len(self.loads)) if allowed is None else allowed)
         digests = self._digests(prompt)
         idlest = min(self.loads[replica] for replica in candidates)

@@ -199,11 +199,7 @@ class Replica:
         raise Fault(f"the answer of {self.url} ended in the middle", again=True)
 
     async def reset_cache(self, timeout: float) -> None:
-        """Empty the prefix cache.
-
-        Raises:
-            Fault: If it failed, or the server has no such request.
-        """
+        """Empty the prefix cache; a :class:`Fault` if that failed."""
         path = self.dialect.reset
         if path is None:
             raise Fault(f"a {self.dialect.name} server can not empty its cache", again=False)
