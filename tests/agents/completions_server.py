@@ -38,8 +38,8 @@ class CompletionsServer(HttpServer):
 
     ``faults`` is what happens to the next requests, in their order, one each; None is no fault:
     ``{"status": 429, "headers": {...}}``, ``{"drop": k}`` (the connection breaks after k tokens),
-    ``{"stall": k}`` (silence after k tokens), ``{"error": k, "code": 503}`` and ``{"nonsense":
-    k}``.
+    ``{"stall": k}`` (silence after k tokens), ``{"error": k, "code": 503}``, ``{"nonsense": k}``
+    and ``{"events": [...]}`` (these instead of an answer).
     """
 
     def __init__(self, *, token_ids: bool = True, key: str | None = None) -> None:
@@ -98,6 +98,12 @@ class CompletionsServer(HttpServer):
         made = continuation(tokens, asked["max_tokens"])
         head = ["HTTP/1.1 200 OK", "Content-Type: text/event-stream", "Transfer-Encoding: chunked"]
         writer.write(("\r\n".join(head) + "\r\n\r\n").encode())
+        if "events" in fault:
+            for event in fault["events"]:
+                self._chunk(writer, f"data: {event}\n\n".encode())
+            self._chunk(writer, b"")
+            await writer.drain()
+            return
         for count, token in enumerate(made):
             if fault.get("drop") == count:
                 writer.transport.abort()

@@ -222,6 +222,50 @@ def test_stems_are_where_most_is_read_once(paths: Any, stems: Any) -> None:
     assert sorted(name for _, group in groups for _, name in group) == sorted(n for _, n in rows)
 
 
+@pytest.mark.parametrize("alike", [True, False])
+def test_windows_take_a_few_times_the_memory_of_the_pool_at_most(alike: bool) -> None:
+    random_ = random.Random(0)
+    text = [random_.randrange(17) for _ in range(2_000)]
+    if alike:
+        # The beginnings of one text: the pool has it once, and a row for each has most of it.
+        prompts = [text[: 100 * length] for length in range(1, 21)]
+    else:
+        # One long rollout among many short ones: not all rows are as long as its own.
+        prompts = [[i % 17, i // 17, 3] for i in range(63)] + [text]
+    bench = Bench(max_cache_size=3_000, token_budget=4_000, max_concurrent_rollouts=64)
+    for index, prompt in enumerate(prompts):
+        bench.add(str(index), prompt, 8)
+    most = 0
+    while bench.batcher.busy:
+        bench.step()
+        windows = bench.batcher._windows.values()
+        planes = [p for window in windows for p in (*window._planes, *window._stem)]
+        most = max(most, sum(plane.nbytes for plane in planes))
+    assert 0 < most < 4 * bench.cache.pool.nbytes
+    for index in (0, 1, len(prompts) - 2, len(prompts) - 1):
+        assert bench.results[str(index)].tokens == greedy(bench.model, prompts[index], 8)
+    assert bench.idle()
+
+
+def test_memory_that_is_not_enough_for_a_window_fails_its_rollouts_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    bench.add("a", [1, 2, 3], 4)
+    bench.step()
+
+    def fit(*_: Any) -> None:
+        raise MemoryError("no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("echoic.agents.llm.model.Window.fit", fit)
+        bench.step()
+    assert bench.results["a"].error == "MemoryError: no memory"
+    bench.add("b", [1, 2, 3], 4)
+    assert bench.run()["b"].tokens == greedy(bench.model, [1, 2, 3], 4)
+    assert bench.idle()
+
+
 # Reuse.
 
 

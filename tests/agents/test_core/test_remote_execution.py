@@ -172,6 +172,72 @@ def test_what_can_not_succeed_is_not_tried_again(serve: Any, fault: Any) -> None
     assert len(server.requests) == 2
 
 
+def event(choice: str, **fields: str) -> str:
+    more = "".join(f', "{name}": {value}' for name, value in fields.items())
+    return f'{{"choices": [{{{choice}}}]{more}}}'
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (event('"token_ids": [1e999]'), "can't be read"),
+        (event('"token_ids": [1.5]'), "can't be read"),
+        (event('"token_ids": [-3]'), "can't be read"),
+        (event(f'"token_ids": [{1 << 40}]'), "can't be read"),
+        (event('"token_ids": [5], "logprobs": {"token_logprobs": [Infinity]}'), "can't be read"),
+        (event('"text": "a"', usage='{"prompt_tokens": -5}'), "can't be read"),
+        ("[" * 100_000, "can't be read"),
+        (event(f'"text": "{"a" * ((1 << 20) - 100)}"'), "more than 1048576 characters"),
+        ("a" * (1 << 20), "a line of more than 1048576 B"),
+    ],
+    ids=lambda value: value[:40],
+)
+def test_what_a_server_must_not_send_ends_a_rollout_with_an_error(
+    serve: Any, said: str, message: str
+) -> None:
+    server = serve()
+    server.faults.append({"events": [said] * 2})
+
+    async def main() -> None:
+        async with RemoteEngine([replica(server)], FAST) as engine:
+            result = await engine.generate(PROMPT, tokens(4))
+            assert (result.success, result.finish_reason) == (False, "error")
+            assert message in result.error
+
+    run(main())
+    assert len(server.requests) == 1
+
+
+def test_an_answer_that_a_server_gave_up_goes_on_where_it_stopped(serve: Any) -> None:
+    server = serve()
+    [first, *_] = expected = continuation(PROMPT, 4)
+    choice = f'"token_ids": [{first}], "logprobs": {{"token_logprobs": [-0.5]}}'
+    server.faults.append({"events": [event(f'{choice}, "finish_reason": "abort"'), "[DONE]"]})
+
+    async def main() -> None:
+        async with RemoteEngine([replica(server)], FAST) as engine:
+            result = await engine.generate(PROMPT, tokens(4))
+            assert (result.tokens, result.finish_reason) == (expected, "length")
+            assert result.reused_tokens is None
+
+    run(main())
+
+
+def test_counts_of_reuse_that_can_not_be_are_unknown(serve: Any) -> None:
+    server = serve()
+    usage = '{"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 9}}'
+    said = event('"token_ids": [5], "finish_reason": "stop"', usage=usage)
+    server.faults.append({"events": [said, "[DONE]"]})
+
+    async def main() -> None:
+        tracker = BandwidthEfficiencyTracker()
+        async with RemoteEngine([replica(server)], FAST, tracker=tracker) as engine:
+            result = await engine.generate(PROMPT, tokens(4))
+            assert (result.success, result.reused_tokens) == (True, None)
+
+    run(main())
+
+
 def test_a_server_that_is_gone_fails_after_all_attempts() -> None:
     async def main() -> None:
         gone = Replica("http://127.0.0.1:9/v1", model="formula")
@@ -297,6 +363,7 @@ def test_a_broken_attempt_makes_reuse_unknown_and_a_refusal_does_not(serve: Any)
         ({"priority": float("inf")}, "a priority must be a finite number"),
         ({"metadata": {"reward": None}}, "a reward in metadata"),
         ({"metadata": {"reward": float("nan")}}, "a reward in metadata"),
+        ({"embeddings": {500: [0.0]}}, "servers take no embeddings: use a local model"),
     ],
 )
 def test_what_nobody_could_count_is_refused_at_once(options: Any, message: str) -> None:
@@ -442,7 +509,7 @@ def test_a_cache_that_was_not_emptied_keeps_its_replica_out(serve: Any) -> None:
         one = replica(server)
         one.dialect = type(one.dialect)("none", token_prompts=True, reset="/not-there")
         async with RemoteEngine([one], FAST) as engine:
-            with pytest.raises(Fault, match="was not emptied: 404"):
+            with pytest.raises(Fault, match=r"was not emptied: .* answered 404"):
                 await engine.update_weights(1)
             assert engine.version == 0
             name = await engine.submit_rollout(PROMPT, timeout=0.1)

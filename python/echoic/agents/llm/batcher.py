@@ -12,8 +12,7 @@ each tick is one forward pass over tokens of many rollouts.
 4. One forward pass. Rollouts whose last token was in it draw the next one.
 
 Prompts are published to the prefix cache when they are computed, and generated tokens when the
-rollout ends. A rollout is held back while another one computes a prefix that it could use soon: see
-``ExecutionConfig.kv_reuse_threshold``.
+rollout ends.
 
 New weights are loaded between ticks. The cache is flushed, and running rollouts keep their tokens
 and compute keys and values of all of them again. That makes every log-probability that of one
@@ -26,7 +25,7 @@ import math
 import random
 import time
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +39,7 @@ from echoic.agents.llm.scheduler import LatencyScheduler
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -194,13 +193,7 @@ class Rollout:
 
 
 class Runner(ABC):
-    """Carries out rollouts tick by tick.
-
-    Args:
-        config: Bounds and weights.
-        tracker: Records every rollout's measured tokens.
-        clock: Seconds; the clock of the requests' ``timestamp``.
-    """
+    """Carries out rollouts tick by tick; ``clock`` is that of the requests' ``timestamp``."""
 
     def __init__(
         self,
@@ -238,8 +231,6 @@ class Runner(ABC):
         """Load new weights before the next tick; ``done`` gets the error, or None."""
         self._orders.append(lambda: self._update(weights, version, done))
 
-    # The thread of the runner.
-
     def step(self) -> list[Progress]:
         """Execute orders and one tick; return the progress of rollouts."""
         began = time.perf_counter()
@@ -253,10 +244,7 @@ class Runner(ABC):
         if self.rollouts:
             self._tick()
         self.busy_seconds += time.perf_counter() - began
-        self.snapshot = {
-            "queue": self.scheduler.get_queue_stats(),
-            "active": len(self.rollouts),
-        }
+        self.snapshot = {"queue": self.scheduler.get_queue_stats(), "active": len(self.rollouts)}
         progress, self._progress = list(self._progress.values()), {}
         return progress
 
@@ -312,6 +300,11 @@ class Runner(ABC):
         self._note(rollout.name).result = result
         return result
 
+    def _fail(self, rollouts: Iterable[Rollout], error: Exception) -> None:
+        """Make an error the result of some rollouts; others go on."""
+        for rollout in rollouts:
+            self._end(rollout, "failed", "error", f"{type(error).__name__}: {error}")
+
     def _update(self, weights: Weights, version: int, done: Done) -> None:
         try:
             self._load(weights, version)
@@ -324,24 +317,22 @@ class Runner(ABC):
 
 
 class Batcher(Runner):
-    """Runs rollouts of a causal model.
-
-    Args:
-        model: The model.
-        cache: Pages of the model's shape.
-        arguments: Those of :class:`Runner`.
-    """
+    """Runs rollouts of a causal model; ``arguments`` are those of :class:`Runner`."""
 
     def __init__(self, model: CausalModel, cache: KVCacheManager, *arguments: Any) -> None:
         super().__init__(*arguments)
+        config = self.config
         self.model = model
         self.cache = cache
         self.running: dict[str, Rollout] = {}
         # Rollouts that lost their keys and values to new weights; they are admitted first.
         self._again: deque[Rollout] = deque()
-        # Of the rollouts that generate; the key of a window has its stem's pages, and its room.
+        # Of the rollouts that generate; the key of a window has its stem's pages, and the binary
+        # logarithm of the tokens of its rows.
         self._windows: dict[tuple[bytes, int], Window] = {}
         self._places: dict[str, tuple[bytes, int]] = {}
+        # Tokens that windows have room for: rollouts that share nothing always fit.
+        self._most = 2 * config.max_cache_size + 64 * config.max_concurrent_rollouts
         # Pages that running rollouts may still take.
         self._promised = 0
         # Called with the rollouts that draw and their logits, for tests.
@@ -349,7 +340,7 @@ class Batcher(Runner):
 
     def _tick(self) -> None:
         self.cache.clean(self.clock())
-        budget = int(self.config.token_budget)
+        budget = self.config.token_budget
         planned: list[tuple[Rollout, int]] = []
 
         def plan(rollout: Rollout) -> None:
@@ -425,7 +416,11 @@ class Batcher(Runner):
         return True
 
     def _forward(self, planned: list[tuple[Rollout, int]]) -> None:
-        windows, planned = self._windowed(planned)
+        try:
+            windows, planned = self._windowed(planned)
+        except Exception as error:  # memory was not enough
+            self._fail([rollout for rollout, _ in planned], error)
+            return
         spans = []
         for rollout, count in planned:
             start, rollout.filled = rollout.filled, rollout.filled + count
@@ -441,9 +436,8 @@ class Batcher(Runner):
         drawing = [planned[row][0] for row in rows]
         try:
             tokens, logprobs = self._compute(spans, windows, rows, drawing)
-        except Exception as error:  # the result of these rollouts; others go on
-            for rollout, _ in planned:
-                self._end(rollout, "failed", "error", f"{type(error).__name__}: {error}")
+        except Exception as error:
+            self._fail([rollout for rollout, _ in planned], error)
             return
         for rollout, token, logprob in zip(drawing, tokens, logprobs, strict=True):
             if not math.isfinite(logprob):
@@ -509,20 +503,30 @@ class Batcher(Runner):
             (rollout.pages[: rollout.shared].astype(">i8").tobytes(), name)
             for name, rollout in rollouts.items()
         )
-        for size, group in _stems(paths):
-            for path, name in group:
-                rollout = rollouts[name]
-                key = (path[:size], (rollout.limit - size // 8 - 1).bit_length())
-                if self._places.get(name) == key:
-                    continue
-                self._save(rollout)
-                self._leave(rollout)
-                if key not in self._windows:
-                    stem = rollout.pages[: size // 8]
-                    self._windows[key] = Window(self.cache.pool.planes, stem)
-                    self._windows[key].fit(len(group))
-                self._windows[key].add(name, rollout.pages[: rollout.filled])
-                self._places[name] = key
+        keys = {
+            name: (path[:size], max(6, (rollouts[name].limit - size // 8 - 1).bit_length()))
+            for size, group in _stems(paths)
+            for path, name in group
+        }
+        counts = Counter(keys.values())
+        for name, key in keys.items():
+            rollout = rollouts[name]
+            if self._places.get(name) == key:
+                continue
+            self._save(rollout)
+            self._leave(rollout)
+            stem = rollout.pages[: len(key[0]) // 8]
+            window = self._windows.get(key) or Window(self.cache.pool.planes, stem)
+            if self._most < sum(
+                len(stem) // 8 + (one.height << size)
+                for (stem, size), one in {**self._windows, key: window}.items()
+            ) + (max(0, counts[key] - window.height) << key[1]):
+                # Attention gathers its pages.
+                continue
+            window.fit(counts[key])
+            window.add(name, rollout.pages[: rollout.filled])
+            self._windows[key] = window
+            self._places[name] = key
 
     def _leave(self, rollout: Rollout) -> None:
         """Remove a rollout from its window, if it is in one."""
@@ -575,7 +579,7 @@ class Batcher(Runner):
         self.cache.flush(self.version)
         self.model.load_weights(weights)
         self.cache.version = version
-        self.scheduler.refresh(lambda _: 0)
+        self.scheduler.flushed()
 
     def _reusable(self, rollout: Rollout) -> int:
         return self.cache.tree.length(tuple(rollout.tokens[:-1]))
@@ -590,8 +594,7 @@ class Batcher(Runner):
 def _stems(paths: Paths) -> list[tuple[int, Paths]]:
     """Group sorted paths by their beginnings, so that most bytes are read once for several.
 
-    Returns:
-        Groups, each with the number of bytes that its paths have in common; 0: they share nothing.
+    Each group comes with the number of bytes that its paths have in common; 0: nothing.
     """
     if len(paths) < 2:
         return [(0, paths)]
@@ -610,11 +613,7 @@ def _stems(paths: Paths) -> list[tuple[int, Paths]]:
 
 
 def read_states(sequence: Any) -> Any:
-    """Read [rows, state_dim] as a tensor of floats.
-
-    Raises:
-        ArgumentError: If it has another shape, or no row.
-    """
+    """Read [rows, state_dim] as a tensor of floats; another shape is an ``ArgumentError``."""
     states = torch.as_tensor(sequence).detach()
     if states.ndim != 2 or states.shape[0] == 0:
         raise ArgumentError(
@@ -628,13 +627,8 @@ class PolicyRunner(Runner):
     """Runs decisions of a policy that has ``sample_action(state, plan)``.
 
     A rollout is one decision: the action is that for the last row of its states, [rows, state_dim],
-    and the plan is ``metadata["plan"]``, or zeros. There are no keys and values to share.
-
-    Args:
-        policy: Takes [batch, state_dim] and [batch, latent_dim]; returns actions and their
-            log-probabilities, a row each.
-        device: Where states and plans are put.
-        arguments: Those of :class:`Runner`.
+    and the plan is ``metadata["plan"]``, or zeros. The policy takes [batch, state_dim] and [batch,
+    latent_dim], and returns actions and their log-probabilities, a row each.
     """
 
     def __init__(self, policy: Any, device: Any, *arguments: Any) -> None:
@@ -643,11 +637,7 @@ class PolicyRunner(Runner):
         self.device = device
 
     def plan(self, request: RolloutRequest) -> Any:
-        """Return the plan of a request, [latent_dim].
-
-        Raises:
-            ArgumentError: If it has no plan, and the policy no ``latent_dim``.
-        """
+        """Return the plan of a request, [latent_dim]; without any an ``ArgumentError``."""
         given = request.metadata.get("plan")
         if given is not None:
             return torch.as_tensor(given).detach().float().reshape(-1)
@@ -689,9 +679,8 @@ class PolicyRunner(Runner):
                     f"sample_action was given {len(group)} states, and returned {len(actions)} "
                     f"actions and {len(logprobs)} log-probabilities"
                 )
-        except Exception as error:  # the result of these rollouts; others go on
-            for rollout, _, _ in group:
-                self._end(rollout, "failed", "error", f"{type(error).__name__}: {error}")
+        except Exception as error:
+            self._fail([rollout for rollout, _, _ in group], error)
             return
         for (rollout, _, _), action, logprob in zip(group, actions, logprobs, strict=True):
             self.counts["generated_tokens"] += 1

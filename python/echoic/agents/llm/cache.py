@@ -6,13 +6,12 @@ with a row for each page, two for each layer.
 
 A :class:`KVCacheManager` joins a pool with a :class:`RadixTree` of the tokens in its pages.
 Rollouts take pages, publish what they computed to the tree, and start where the longest cached
-prefix of their tokens ends. When pages run out, ends of unused prefixes are evicted, the longest
-unused first. New weights flush the cache.
+prefix of their tokens ends. The last token of a sequence is never reused, since the next one is
+drawn from its logits. When pages run out, ends of unused prefixes are evicted, the longest unused
+first.
 
-The last token of a sequence is never reused, since the next one is drawn from its logits. Counts
-are of tokens: ``reused_tokens`` of prefixes that a rollout started behind, ``computed_tokens`` of
-pages that were filled. A manager is not locked: an engine's belongs to its worker thread; other
-threads may call :meth:`KVCacheManager.get_cache_stats`.
+A manager is not locked: an engine's belongs to its worker thread; other threads may call
+:meth:`KVCacheManager.get_cache_stats`.
 """
 
 from __future__ import annotations
@@ -48,14 +47,6 @@ class PagePool:
     Invariants: ``free + taken == capacity``; the free pages are ``_stack[:free]``, each once;
     ``versions[page]`` is the version of the weights that filled the page, and -1 if it is free.
 
-    >>> pool = PagePool(4, [((2, 8), torch.float32)], torch.device("cpu"))
-    >>> pages = pool.take(3, version=0)
-    >>> pool.free
-    1
-    >>> pool.give_back(pages)
-    >>> pool.free, pool.nbytes
-    (4, 256)
-
     Args:
         capacity: Number of pages.
         planes: For each plane the shape and the dtype of a row.
@@ -80,11 +71,7 @@ class PagePool:
         return sum(int(plane.numel()) * int(plane.element_size()) for plane in self.planes)
 
     def take(self, count: int, version: int) -> NDArray[np.int64]:
-        """Take ``count`` pages, to be filled by the weights of ``version``.
-
-        Raises:
-            ArgumentError: If fewer are free. None was taken.
-        """
+        """Take ``count`` pages, to be filled by the weights of ``version``, or none and raise."""
         if count > self.free:
             raise ArgumentError(f"{count} pages were requested, and {self.free} are free")
         self.free -= count
@@ -93,13 +80,7 @@ class PagePool:
         return pages
 
     def give_back(self, pages: NDArray[np.int64]) -> None:
-        """Free ``pages``.
-
-        Raises:
-            ArgumentError: If one of them is free already.
-        """
-        if len(pages) == 0:
-            return
+        """Free ``pages``; an ``ArgumentError`` if one of them is free already."""
         if (self.versions[pages] < 0).any():
             raise ArgumentError("a page that is free was given back")
         self.versions[pages] = -1
@@ -113,14 +94,7 @@ class PagePool:
 
 
 def as_tokens(sequence: Any) -> tuple[Hashable, ...]:
-    """Read a sequence as tokens: ids as integers, or each row of states as its bytes.
-
-    >>> as_tokens([5, 6])
-    (5, 6)
-
-    Raises:
-        ArgumentError: If it is neither one row of whole numbers nor rows of numbers.
-    """
+    """Read a sequence as tokens: ids as integers, or each row of states as its bytes."""
     if isinstance(sequence, torch.Tensor):
         sequence = sequence.detach().cpu().numpy()
     array = np.asarray(sequence)
@@ -139,11 +113,7 @@ def as_tokens(sequence: Any) -> tuple[Hashable, ...]:
 
 
 def common(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
-    """Return how many items two tuples, or two texts of bytes, have in common from their start.
-
-    >>> common((1, 2, 3), (1, 2, 4, 5))
-    2
-    """
+    """Return how many items two tuples, or two texts of bytes, have in common from their start."""
     end = min(len(one), len(other))
     if one[:end] == other[:end]:
         return end
@@ -186,11 +156,7 @@ class RadixTree:
     ``node.pins`` counts the pins on the node and below it; ``pinned + evictable == size``, in
     tokens; every unpinned leaf has an entry in ``_idle`` that is not later than its last use.
 
-    >>> tree = RadixTree()
-    >>> tree.insert((1, 2, 3), np.array([7, 8, 9]))[0]
-    0
-    >>> tree.match((1, 2, 4))[1].tolist()
-    [7, 8]
+    ``clock`` is the count that ``last_use`` of a node is compared with.
     """
 
     def __init__(self) -> None:
@@ -198,7 +164,7 @@ class RadixTree:
         self.evictable = 0
         self.pinned = 0
         self.nodes = 0
-        self._clock = 0
+        self.clock = 0
         self._idle: list[tuple[int, int, Node]] = []
         self._entries = 0
 
@@ -207,21 +173,16 @@ class RadixTree:
         """Tokens in the tree."""
         return self.pinned + self.evictable
 
-    @property
-    def clock(self) -> int:
-        """The count that ``last_use`` of a node is compared with."""
-        return self._clock
-
     def match(self, tokens: tuple[Hashable, ...]) -> tuple[Node, NDArray[np.int64]]:
         """Return the last node and the pages of the longest cached prefix of ``tokens``.
 
         A node whose piece is left in its middle is split, so that the prefix ends with a node.
         """
-        self._clock += 1
+        self.clock += 1
         node, pages = self.root, [_NOTHING]
         for child, same in self._walk(tokens):
             node = self._split(child, same) if same < len(child.piece) else child
-            node.last_use = self._clock
+            node.last_use = self.clock
             pages.append(node.pages)
         return node, np.concatenate(pages)
 
@@ -251,7 +212,7 @@ class RadixTree:
         had = len(known)
         if had < len(tokens):
             child = Node(tokens[had:], pages[had:].copy(), node)
-            child.last_use = self._clock
+            child.last_use = self.clock
             node.children[tokens[had]] = child
             self.nodes += 1
             self.evictable += len(child.piece)
@@ -427,10 +388,9 @@ class KVCacheManager:
         return self.get_cache_key(sequence[:length]), length
 
     def get_kv_cache(self, sequence: Any) -> tuple[Any, int]:
-        """Return a copy of the cached rows of ``sequence`` without its last token, or None.
+        """Return copies of the cached rows of ``sequence`` without its last token, and how many.
 
-        Returns:
-            The rows, and the number of their tokens.
+        Without any they are None.
         """
         tokens = as_tokens(sequence)
         self.lookups += 1
@@ -447,14 +407,9 @@ class KVCacheManager:
         return planes[0] if len(planes) == 1 else torch.stack(planes), len(pages)
 
     def store_kv_cache(self, sequence: Any, kv_states: Any) -> int:
-        """Store ``kv_states``, a row for each token of ``sequence``.
+        """Store a row for each token of ``sequence``, and return how many tokens are cached now.
 
-        Returns:
-            How many tokens of the sequence are cached now: fewer if the cache is smaller, and 0
-            without ``enable_prefix_cache``.
-
-        Raises:
-            ArgumentError: If there is not a row for each token, or rows have another shape.
+        They are fewer if the cache is smaller, and 0 without ``enable_prefix_cache``.
         """
         tokens = as_tokens(sequence)
         rows = torch.as_tensor(kv_states).detach().to(self.device)
@@ -490,7 +445,8 @@ class KVCacheManager:
     def get_cache_stats(self) -> dict[str, Any]:
         """Return counts since the start, and the current contents, in tokens.
 
-        ``hit_rate`` and ``reuse_rate`` are both the share of needed tokens that were not computed.
+        ``reused_tokens`` are those of prefixes that rollouts started behind, ``computed_tokens`` of
+        pages that were filled; ``hit_rate`` and ``reuse_rate`` both the share of the former.
         """
         needed = self.reused_tokens + self.computed_tokens
         rate = self.reused_tokens / needed if needed else 0.0
@@ -522,7 +478,7 @@ class KVCacheManager:
         if self.config.enable_prefix_cache:
             node, pages = self.tree.match(tokens[:-1])
         else:
-            node, pages = self.tree.root, np.empty(0, np.int64)
+            node, pages = self.tree.root, _NOTHING
         self.tree.pin(node)
         return node, pages
 

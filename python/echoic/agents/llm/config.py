@@ -14,9 +14,6 @@ __all__ = ["ExecutionConfig"]
 class ExecutionConfig:
     """Bounds and weights of an engine.
 
-    >>> ExecutionConfig(timeout=5.0).max_concurrent_rollouts
-    128
-
     Attributes:
         max_cache_size: Pages of the pool, each with the keys and values of one token. Running
             rollouts and the prefix cache share them.

@@ -1,9 +1,7 @@
 """Rollouts of a local model for a program that awaits them.
 
 A worker thread owns the model, its pages and the schedule, and runs tick after tick while there is
-work. The event loop only gives it orders and hands out what ticks return, so that no coroutine ever
-waits for a forward pass. Nothing but the tick touches the runner's state; handles belong to the
-event loop.
+work. The event loop gives it orders and hands out what ticks return, and owns the handles.
 """
 
 from __future__ import annotations
@@ -56,22 +54,8 @@ class _Handle(Handle):
 class AsyncExecutionEngine(RolloutEngine[_Handle]):
     """Runs rollouts of a model, many at a time.
 
-    ```python
-    import asyncio
-
-    from echoic.agents.llm import (
-        AsyncExecutionEngine, ExecutionConfig, SamplingParams, TinyTransformer,
-    )
-
-    async def main():
-        async with AsyncExecutionEngine(ExecutionConfig(), TinyTransformer()) as engine:
-            return await engine.generate([1, 2, 3], SamplingParams(max_new_tokens=4, seed=0))
-
-    assert len(asyncio.run(main()).tokens) == 4
-    ```
-
     Use it from one event loop. The worker thread starts with the first rollout and ends with
-    :meth:`shutdown`.
+    :meth:`shutdown`. The guide of engines has a program.
 
     Args:
         config: Bounds and weights.
@@ -97,7 +81,7 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
         self.tracker = tracker or BandwidthEfficiencyTracker(costs(self.config))
         self.cache: KVCacheManager | None = None
         self.model = self._read_model(model)
-        arguments = (self.config, self.tracker, time.monotonic)
+        arguments = (self.config, self.tracker)
         self._runner: Runner
         if isinstance(self.model, CausalModel):
             shape = self.model.shape
@@ -188,27 +172,21 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
     async def update_weights(
         self, weights: Mapping[str, Any] | Callable[[Any], None], version: int | None = None
     ) -> int:
-        """Load new weights between two ticks.
+        """Load new weights between two ticks, and return their version.
 
-        The prefix cache is flushed. Running rollouts keep their tokens, and go on with the new
-        weights as soon as keys and values of these tokens are computed again.
+        The prefix cache is flushed. Running rollouts go on when keys and values of their tokens
+        are computed again.
 
         Args:
             weights: A state dict, or a function that changes the module that it is given.
             version: Version of these weights, above all before. By default the next number.
 
-        Returns:
-            The version.
-
         Raises:
-            ArgumentError: If the version is not above the one before, or weights do not fit; the
-                old ones are kept.
+            ArgumentError: If the version is not above the one before, or weights do not fit.
         """
         number = self._asked_version + 1 if version is None else int(version)
         if number <= self._asked_version:
-            raise ArgumentError(
-                f"versions only grow: {number} was given after {self._asked_version}"
-            )
+            raise ArgumentError(f"versions grow: {number} was given after {self._asked_version}")
         self._start()
         self._asked_version = number
         loaded: Future[None] = Future()
@@ -364,6 +342,7 @@ class AsyncExecutionEngine(RolloutEngine[_Handle]):
             raise
         except Exception as error:  # rollouts end with it; this task is not awaited
             self._closed = True
+            worker.shutdown(wait=False)
             self._fail_all("error", f"{type(error).__name__}: {error}")
 
     def _dispatch(self, ticked: list[Progress]) -> None:

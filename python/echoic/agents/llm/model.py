@@ -5,9 +5,6 @@ model passes it queries, keys and values of all tokens, and :meth:`PagedBatch.at
 and values to their pages, reads those of each sequence, and returns the result. So a model does not
 depend on pages or scheduling.
 
-:class:`TinyTransformer` is a small model of the Llama family, for tests and for agents whose
-language is tiny. It computes the same logits over whole sequences, with gradients, and over pages.
-
 Attention without copies: pages of a sequence are anywhere in the pool, and gathering them in every
 layer of every tick took as long as all matrix products of the weights. So a sequence that generates
 has its keys and values in a :class:`Window`, copied there once; pieces of prompts gather.
@@ -24,6 +21,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from echoic.agents import _checks
 from echoic.agents.devices import resolve
 from echoic.errors import ArgumentError
 
@@ -32,16 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = [
-    "CausalModel",
-    "KVShape",
-    "PagedBatch",
-    "Span",
-    "TinyConfig",
-    "TinyTransformer",
-    "Window",
-    "check_weights",
-]
+__all__ = ["CausalModel", "KVShape", "PagedBatch", "Span", "TinyConfig", "TinyTransformer"]
 
 
 @dataclass(frozen=True)
@@ -147,13 +136,10 @@ class PagedBatch:
 
         Args:
             layer: Number of the layer; each is called once in a forward pass.
-            query: [T, heads, head_dim].
+            query: [T, heads, head_dim], as the result.
             key: [T, kv_heads, head_dim], already rotated if the model does that.
-            value: [T, kv_heads, head_dim].
+            value: As ``key``.
             scale: Factor of the products of queries and keys.
-
-        Returns:
-            [T, heads, head_dim].
         """
         if len(self._windows) == 1 and not self._pieces:
             return self._windows[0].attend(layer, query, key, value, scale)
@@ -218,12 +204,12 @@ class Window:
 
     def __init__(self, planes: Sequence[Any], stem: NDArray[np.int64]) -> None:
         self._pages, self._start = planes, len(stem)
-        # Rows, and tokens of each, for which there is memory.
-        self._height = self._width = 0
+        #: Rows, and tokens of each, for which there is memory.
+        self.height = self._width = 0
         index = torch.from_numpy(stem).to(planes[0].device)
         # [kv_heads, tokens, head_dim]
         self._stem = [p[index].transpose(0, 1).contiguous() for p in planes] if len(stem) else []
-        self._planes: list[Any] = []
+        self._planes = [p.new_zeros((0, p.shape[1], 0, p.shape[2])) for p in planes]
         self.rows: list[Any] = []
         #: Sequences that take part in the tick.
         self.count = 0
@@ -240,19 +226,19 @@ class Window:
 
     def fit(self, rows: int, tokens: int = 1) -> None:
         """Make room for this many rows, and tokens in each."""
-        height, width = self._height, self._width
+        height, width = self.height, self._width
         if rows <= height and tokens <= width:
             return
         if rows > height:
-            self._height = max(rows, height + height // 4)
-        self._width = max(width, -(-tokens // _STEP) * _STEP)
-        old, self._planes = self._planes, []
-        for i, page in enumerate(self._pages):
-            _, heads, dim = page.shape
+            height = max(rows, height + height // 4)
+        width = max(width, -(-tokens // _STEP) * _STEP)
+        # One at a time, and counted at the end: memory may not be enough.
+        for i, old in enumerate(self._planes):
+            had, heads, long, dim = old.shape
             # What a row does not use is finite: a weight of 0 would not hide a NaN.
-            self._planes.append(page.new_zeros((self._height, heads, self._width, dim)))
-            if old:
-                self._planes[i][:height, :, :width] = old[i]
+            self._planes[i] = old.new_zeros((height, heads, width, dim))
+            self._planes[i][:had, :, :long] = old
+        self.height, self._width = height, width
 
     def remove(self, key: Any) -> None:
         """Remove a sequence."""
@@ -343,11 +329,8 @@ class CausalModel(ABC):
 def check_weights(module: Any, weights: Mapping[str, Any] | Callable[[Any], None]) -> None:
     """Load ``weights`` into ``module``.
 
-    A state dict is checked before anything changes: it needs all names of the module and no others,
-    and the same shapes. A function is called with the module; its changes stay if it raises.
-
-    Raises:
-        ArgumentError: If a name is missing or unknown, or a shape does not fit.
+    A state dict is checked before anything changes: other names or shapes are an ``ArgumentError``.
+    A function is called with the module; its changes stay if it raises.
     """
     with torch.no_grad():
         if callable(weights):
@@ -381,9 +364,8 @@ class TinyConfig:
     rope_base: float = 10_000.0
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "dim", "layers", "heads", "kv_heads", "hidden", "max_length"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name} must be at least 1, not {getattr(self, name)}")
+        _checks.whole(self, "vocab_size", "dim", "layers", "heads", "kv_heads", "hidden")
+        _checks.whole(self, "max_length")
         if self.dim % (2 * self.heads) or self.heads % self.kv_heads:
             raise ArgumentError(
                 f"dim ({self.dim}) must be a multiple of twice the heads ({self.heads}), and heads "
@@ -436,11 +418,9 @@ def _rotate(x: Any, cos: Any, sin: Any) -> Any:
 
 
 class TinyTransformer(nn.Module, CausalModel):
-    """A causal transformer whose weights come from ``seed``.
+    """A small transformer of Llama's family, whose weights come from ``seed``.
 
-    >>> model = TinyTransformer(TinyConfig(vocab_size=10), device="cpu")
-    >>> model(torch.tensor([[1, 2, 3]])).shape
-    torch.Size([1, 3, 10])
+    It computes the same logits over whole sequences, with gradients, and over pages.
     """
 
     def __init__(

@@ -18,6 +18,7 @@ import hashlib
 import heapq
 import itertools
 import math
+import operator
 import random
 import secrets
 import time
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from echoic.agents import _checks
-from echoic.agents.llm.replica import Fault, Piece, Replica, Usage
+from echoic.agents.llm.replica import MAX_LINE, Fault, Piece, Replica, Usage
 from echoic.agents.llm.requests import (
     Handle,
     RolloutEngine,
@@ -61,9 +62,6 @@ class RemoteConfig:
         max_backoff: Most seconds between two attempts, also if a server asks for more.
         aging: Priority that each second of waiting adds, so that every rollout is admitted.
         max_results: A result is kept until it is taken, or this many later rollouts have ended.
-        affinity_block: Tokens, or bytes of text, in a block of the router.
-        affinity_slack: How much busier than the idlest the router lets a replica be.
-        seed: Seed of the jitter of pauses between attempts.
     """
 
     max_concurrent_rollouts: int = 128
@@ -75,14 +73,10 @@ class RemoteConfig:
     max_backoff: float = 10.0
     aging: float = 0.1
     max_results: int = 10_000
-    affinity_block: int = 64
-    affinity_slack: int = 8
-    seed: int = 0
 
     def __post_init__(self) -> None:
         _checks.whole(self, "max_concurrent_rollouts", "priority_queue_size", "attempts")
-        _checks.whole(self, "max_results", "affinity_block")
-        _checks.whole(self, "affinity_slack", least=0)
+        _checks.whole(self, "max_results")
         _checks.number(self, "timeout", "stall", above=0, finite=False)
         _checks.number(self, "backoff", "max_backoff", "aging", least=0, finite=False)
 
@@ -96,10 +90,9 @@ class PrefixRouter:
 
     Args:
         replicas: Number of replicas.
-        block: Tokens, or bytes of text, of a block. Only whole blocks count as shared.
+        block: Tokens, or bytes of text, of a block.
         remembered: Number of blocks that are remembered of each replica.
-        slack: Affinity is ignored for replicas with more unanswered requests than this above the
-            idlest.
+        slack: How many more unanswered requests than the idlest a replica may have.
     """
 
     def __init__(
@@ -112,12 +105,7 @@ class PrefixRouter:
         self.loads = [0] * replicas
 
     def choose(self, prompt: str | Sequence[int], allowed: Collection[int] | None = None) -> int:
-        """Choose the replica for a prompt, which counts as its load until :meth:`done`.
-
-        Args:
-            prompt: Text or token ids.
-            allowed: Replicas that may be chosen; all by default.
-        """
+        """Choose one of the ``allowed`` replicas for a prompt: its load until :meth:`done`."""
         candidates = sorted(range(len(self.loads)) if allowed is None else allowed)
         digests = self._digests(prompt)
         idlest = min(self.loads[replica] for replica in candidates)
@@ -196,6 +184,8 @@ class _Rollout(Handle):
             )
         if len(self.tokens) + len(ids) > self.sampling.max_new_tokens:
             raise Fault("a server sent more tokens than were requested", again=False)
+        if len(self.text) + len(piece.text) > MAX_LINE:
+            raise Fault(f"a server sent more than {MAX_LINE} characters", again=False)
         self.text += piece.text
         self.tokens.extend(
             RolloutToken(token, log_prob, version)
@@ -266,13 +256,7 @@ class RemoteEngine(RolloutEngine[_Rollout]):
         self._tracker = tracker
         self._versions = [version] * len(self._replicas)
         self._open = set(range(len(self._replicas)))
-        self._router = PrefixRouter(
-            len(self._replicas),
-            block=self._config.affinity_block,
-            slack=self._config.affinity_slack,
-        )
-        # For the jitter of pauses.
-        self._random = random.Random(self._config.seed)
+        self._router = PrefixRouter(len(self._replicas))
         self._numbers = itertools.count()
         self._queue: list[tuple[float, int, asyncio.Future[None]]] = []
         self._running = 0
@@ -294,12 +278,17 @@ class RemoteEngine(RolloutEngine[_Rollout]):
         *,
         sampling: SamplingParams | None = None,
         timeout: float | None = None,
+        **local: Any,
     ) -> str:
         """Submit a rollout and return its name, after waiting for room in the queue.
 
         ``state_sequence`` is token ids where the servers take them, text otherwise. The other
-        arguments are those of ``AsyncExecutionEngine.submit_rollout``.
+        arguments are those of ``AsyncExecutionEngine.submit_rollout``; its ``callback``,
+        ``return_kv`` and ``embeddings`` are errors.
         """
+        for name, value in local.items():
+            if value:
+                raise ArgumentError(f"servers take no {name}: use a local model")
         prompt = self._checked(state_sequence)
         sampling = sampling or SamplingParams()
         if not math.isfinite(priority):
@@ -356,7 +345,28 @@ class RemoteEngine(RolloutEngine[_Rollout]):
             WaitTimeoutError: If a replica did not finish in time; it keeps the old weights.
         """
         async with self._updating:
-            await self._update(version, load, timeout)
+            if version <= self.version:
+                raise ArgumentError(f"the version must be above {self.version}, and is {version}")
+            for replica in self._replicas:
+                if not (replica.dialect.salted or replica.dialect.reset):
+                    raise ArgumentError(
+                        f"{replica!r} can neither empty its prefix cache nor salt it, so answers "
+                        "would mix keys and values of old and new weights; restart it, in a new "
+                        "engine"
+                    )
+            for index, replica in enumerate(self._replicas):
+                if self._versions[index] >= version:
+                    continue
+                self._open.discard(index)
+                await self._drained(index, timeout)
+                if load is not None:
+                    await load(replica, version)
+                if not replica.dialect.salted:
+                    await replica.reset_cache(timeout)
+                self._router.forget(index)
+                self._versions[index] = version
+                self._open.add(index)
+                self._notify()
 
     def get_performance_metrics(self) -> dict[str, Any]:
         """Return counts since the engine was made, and the rollouts under way."""
@@ -398,9 +408,11 @@ class RemoteEngine(RolloutEngine[_Rollout]):
         if isinstance(prompt, str):
             return prompt
         try:
-            tokens = [int(token) for token in prompt]
-        except (TypeError, ValueError) as error:
+            tokens = [operator.index(token) for token in prompt]
+        except TypeError as error:
             raise ArgumentError(f"a prompt must be text or token ids, not {prompt!r}") from error
+        if not all(0 <= token < 1 << 31 for token in tokens):
+            raise ArgumentError(f"token ids are from 0 to below 2³¹, unlike those of {prompt!r}")
         for replica in self._replicas:
             if not replica.dialect.token_prompts:
                 raise ArgumentError(f"{replica!r} takes text, not token ids")
@@ -417,36 +429,9 @@ class RemoteEngine(RolloutEngine[_Rollout]):
             if not place.done():
                 place.set_result(None)
                 self._running += 1
-                self._leave_room()
+                self._waiting -= 1
+                self._make_room()
         self._notify()
-
-    async def _update(
-        self,
-        version: int,
-        load: Callable[[Replica, int], Awaitable[None]] | None,
-        timeout: float,
-    ) -> None:
-        if version <= self.version:
-            raise ArgumentError(f"the version must be above {self.version}, and is {version}")
-        for replica in self._replicas:
-            if not replica.dialect.forgets:
-                raise ArgumentError(
-                    f"{replica!r} can neither empty its prefix cache nor salt it, so answers would "
-                    "mix keys and values of old and new weights; restart it, in a new engine"
-                )
-        for index, replica in enumerate(self._replicas):
-            if self._versions[index] >= version:
-                continue
-            self._open.discard(index)
-            await self._drained(index, timeout)
-            if load is not None:
-                await load(replica, version)
-            if not replica.dialect.salted:
-                await replica.reset_cache(timeout)
-            self._router.forget(index)
-            self._versions[index] = version
-            self._open.add(index)
-            self._notify()
 
     async def _drained(self, index: int, timeout: float) -> None:
         """Wait until a replica has no rollouts."""
@@ -484,7 +469,8 @@ class RemoteEngine(RolloutEngine[_Rollout]):
             place.cancel()
             self._queue = [entry for entry in self._queue if entry[2] is not place]
             heapq.heapify(self._queue)
-            self._leave_room()
+            self._waiting -= 1
+            self._make_room()
         self._settle(rollout, rollout.end(finish, error))
         self._admit()
         self._count(rollout, error)
@@ -512,7 +498,7 @@ class RemoteEngine(RolloutEngine[_Rollout]):
                 self._notify()
             self._retried += 1
             # Up to half as long again, so that rollouts refused together do not return together.
-            pause = min(pause * (1 + self._random.random() / 2), self._config.max_backoff)
+            pause = min(pause * (1 + random.random() / 2), self._config.max_backoff)
             await asyncio.sleep(pause)
             wait *= 2
         raise AssertionError("the last attempt returns or raises")
@@ -553,8 +539,10 @@ class RemoteEngine(RolloutEngine[_Rollout]):
             # An error after the end of an answer costs only its usage.
             if finish is None or not fault.again:
                 raise
-        if finish is None:
-            raise Fault(f"{replica!r} ended its answer without a reason", again=True)
+        if finish not in ("stop", "length"):
+            # Such as "abort"; the rest is requested again.
+            rollout.uncounted = True
+            raise Fault(f"{replica!r} ended its answer with the reason {finish!r}", again=True)
         return finish
 
     def _so_far(self, rollout: _Rollout, replica: Replica) -> str | list[int]:
@@ -588,12 +576,11 @@ class RemoteEngine(RolloutEngine[_Rollout]):
             if usage.cached is None or rollout.uncounted:
                 self._uncounted += usage.prompt
             else:
-                cached = min(usage.cached, usage.prompt)
-                self._cached += cached
+                self._cached += usage.cached
                 if self._tracker is not None:
                     # The last token drawn has no keys and values yet.
                     self._tracker.record_rollout_step(
                         reward=float(rollout.metadata.get("reward", 0.0)),
                         seq_len=usage.prompt + max(usage.made - 1, 0),
-                        reuse_len=cached,
+                        reuse_len=usage.cached,
                     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import operator
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -27,7 +28,6 @@ class Dialect:
     """One kind of server.
 
     Attributes:
-        name: What the server is called.
         token_prompts: Whether a prompt may be token ids instead of text.
         token_ids: The request's field that asks for the ids of the tokens.
         stop_ids: The request's field for token ids that end an answer.
@@ -45,11 +45,6 @@ class Dialect:
     reset: str | None = None
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    @property
-    def forgets(self) -> bool:
-        """Whether cached keys and values of old weights can be kept out of new answers."""
-        return self.salted or self.reset is not None
-
 
 DIALECTS = {
     dialect.name: dialect
@@ -65,12 +60,7 @@ DIALECTS = {
             # Defaults of a model's configuration that would change the distribution.
             extra={"top_k": -1, "repetition_penalty": 1.0},
         ),
-        Dialect(
-            "sglang",
-            token_prompts=True,
-            stop_ids="stop_token_ids",
-            reset="/flush_cache",
-        ),
+        Dialect("sglang", token_prompts=True, stop_ids="stop_token_ids", reset="/flush_cache"),
         Dialect("llama.cpp", token_prompts=True, extra={"cache_prompt": True}),
         # The server of llama-cpp-python: text prompts, one request at a time, no numbers of its
         # cache.
@@ -83,6 +73,12 @@ DIALECTS = {
 MAX_LINE = 1 << 20
 # Characters of a server's error in a message.
 MAX_ERROR = 500
+# What rounding may add to a log-probability of 0.
+_ROUNDING = 1e-3
+_UNREADABLE = (
+    *(ValueError, TypeError, AttributeError, LookupError),
+    *(OverflowError, RecursionError),
+)
 
 
 class Fault(Exception):
@@ -134,12 +130,7 @@ class Replica:
     """
 
     def __init__(
-        self,
-        url: str,
-        *,
-        model: str,
-        dialect: str | Dialect = "vllm",
-        key: str | None = None,
+        self, url: str, *, model: str, dialect: str | Dialect = "vllm", key: str | None = None
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ArgumentError(f"a replica's url begins with http:// or https://, unlike {url!r}")
@@ -151,7 +142,10 @@ class Replica:
                 raise ArgumentError(f"there is no dialect {dialect!r}; there are {known}")
             dialect = DIALECTS[dialect]
         self.dialect = dialect
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        # Packed bytes could be a thousand times as many when they are read.
+        headers = {"Accept-Encoding": "identity"}
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
         # Engines bound the number of requests; a second bound would make them wait unnoticed.
         self._http = httpx.AsyncClient(headers=headers, limits=httpx.Limits(max_connections=None))
 
@@ -205,25 +199,19 @@ class Replica:
         raise Fault(f"the answer of {self.url} ended in the middle", again=True)
 
     async def reset_cache(self, timeout: float) -> None:
-        """Empty the prefix cache.
-
-        Raises:
-            Fault: If it failed, or the server has no such request.
-        """
+        """Empty the prefix cache; a :class:`Fault` if that failed."""
         path = self.dialect.reset
         if path is None:
             raise Fault(f"a {self.dialect.name} server can not empty its cache", again=False)
+        url = self.url.removesuffix("/v1") + path
         try:
-            answer = await self._http.post(self.url.removesuffix("/v1") + path, timeout=timeout)
+            async with self._http.stream("POST", url, timeout=timeout) as answer:
+                if answer.status_code != httpx.codes.OK:
+                    refusal = await _refusal(answer)
+                    raise Fault(f"a cache was not emptied: {refusal}", again=refusal.again)
         except httpx.HTTPError as error:
             what = str(error) or type(error).__name__
             raise Fault(f"the cache of {self.url} was not emptied: {what}", again=True) from error
-        if answer.status_code != httpx.codes.OK:
-            raise Fault(
-                f"the cache of {self.url} was not emptied: {answer.status_code} "
-                f"{answer.text[:MAX_ERROR]}",
-                again=answer.status_code in WORTH_ANOTHER_TRY,
-            )
 
     async def close(self) -> None:
         """Close the connections. Requests under way fail."""
@@ -233,7 +221,7 @@ class Replica:
 async def _refusal(answer: httpx.Response) -> Fault:
     """Make the fault of a status that is not 200."""
     body = b""
-    async for part in answer.aiter_bytes():
+    async for part in answer.aiter_raw():
         body += part
         if len(body) > MAX_ERROR:
             break
@@ -248,14 +236,16 @@ async def _refusal(answer: httpx.Response) -> Fault:
 
 async def _events(answer: httpx.Response) -> AsyncIterator[str]:
     """Yield the data of server-sent events; with all known servers each is one line."""
-    rest = b""
-    async for part in answer.aiter_bytes():
-        *lines, rest = (rest + part).split(b"\n")
-        if len(rest) > MAX_LINE:
+    line = bytearray()
+    async for part in answer.aiter_raw():
+        end, *others = part.split(b"\n")
+        line += end
+        if len(line) > MAX_LINE:
             raise Fault(f"{answer.request.url} sent a line of more than {MAX_LINE} B", again=False)
-        for line in lines:
+        for other in others:
             if line.startswith(b"data:"):
                 yield line[5:].strip().decode(errors="replace")
+            line = bytearray(other)
 
 
 def _piece(event: str) -> Piece:
@@ -271,16 +261,31 @@ def _piece(event: str) -> Piece:
         entries = given.get("content") or ()
         log_probs = given.get("token_logprobs") or [entry["logprob"] for entry in entries]
         ids = choice.get("token_ids") or [entry["id"] for entry in entries if "id" in entry]
+        finish = choice.get("finish_reason")
         return Piece(
             text=str(choice.get("text") or ""),
-            token_ids=tuple(int(token) for token in ids),
-            log_probs=tuple(math.nan if number is None else float(number) for number in log_probs),
-            finish=choice.get("finish_reason"),
+            token_ids=tuple(map(_token, ids)),
+            log_probs=tuple(map(_log_prob, log_probs)),
+            finish=None if finish is None else str(finish)[:MAX_ERROR],
             usage=_usage(answer.get("usage")),
         )
-    except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
+    except _UNREADABLE as error:
         shown = event if len(event) <= MAX_ERROR else event[:MAX_ERROR] + "…"
         raise Fault(f"an event of the answer can't be read: {shown!r}", again=False) from error
+
+
+def _token(given: Any) -> int:
+    token = operator.index(given)
+    if not 0 <= token < 1 << 31:
+        raise ValueError(given)
+    return token
+
+
+def _log_prob(given: Any) -> float:
+    number = math.nan if given is None else float(given)
+    if number > _ROUNDING:
+        raise ValueError(given)
+    return number
 
 
 def _error(given: Any) -> Fault:
@@ -293,8 +298,8 @@ def _usage(given: Any) -> Usage | None:
     if not given:
         return None
     cached = (given.get("prompt_tokens_details") or {}).get("cached_tokens")
-    return Usage(
-        prompt=int(given["prompt_tokens"]),
-        made=int(given.get("completion_tokens") or 0),
-        cached=None if cached is None else int(cached),
-    )
+    prompt, made = int(given["prompt_tokens"]), int(given.get("completion_tokens") or 0)
+    if min(prompt, made) < 0:
+        raise ValueError(given)
+    cached = -1 if cached is None else int(cached)
+    return Usage(prompt, made, cached if 0 <= cached <= prompt else None)

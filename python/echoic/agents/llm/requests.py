@@ -1,8 +1,7 @@
-"""Rollouts as their caller sees them: requests, tokens, results, and awaiting them.
+"""Requests, tokens and results of rollouts, and what all engines have in common.
 
-What is common to engines for local models and for servers is :class:`RolloutEngine`. It belongs to
-one event loop. A handle exists from submission until its result has been taken, or dropped as the
-oldest of more than ``max_results``.
+A :class:`RolloutEngine` belongs to one event loop. A handle exists from submission until its result
+has been taken, or dropped as the oldest of more than ``max_results``.
 """
 
 from __future__ import annotations
@@ -23,15 +22,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = [
-    "Handle",
-    "RolloutEngine",
-    "RolloutRequest",
-    "RolloutResult",
-    "RolloutToken",
-    "SamplingParams",
-    "check_reward",
-]
+__all__ = ["RolloutEngine", "RolloutRequest", "RolloutResult", "RolloutToken", "SamplingParams"]
 
 
 @dataclass(frozen=True)
@@ -80,11 +71,9 @@ class SamplingParams:
 
 @dataclass
 class RolloutRequest:
-    """A request for a rollout; its fields are the arguments of ``submit_rollout``.
+    """A request for a rollout: its name, and the arguments of ``submit_rollout``.
 
-    Attributes:
-        request_id: Name of the rollout.
-        timestamp: When it was submitted, in seconds of ``time.monotonic``.
+    ``timestamp`` is when it was submitted, in seconds of ``time.monotonic``.
     """
 
     request_id: str
@@ -112,15 +101,11 @@ class RolloutResult:
     """The result of a rollout.
 
     Attributes:
-        request_id: Name of the rollout.
         success: Whether it ended by itself. Tokens drawn before a failure are included.
         kv_cache: With ``return_kv`` a copy of keys and values, [2 * layers, tokens, kv_heads,
             head_dim], of all tokens but the last drawn one.
         execution_time: Seconds from admission to the end.
         tokens_generated: Number of tokens drawn; 1, the action, for a policy over vectors.
-        error: Why it failed.
-        metadata: That of the request.
-        tokens: The tokens drawn.
         logprobs: Of each token under ``softmax(logits / temperature)``, before ``top_p``.
         versions: For each token the version of the weights that drew it.
         finish_reason: ``"stop"``, ``"length"``, ``"action"``, ``"cancelled"``, ``"timeout"``,
@@ -129,7 +114,6 @@ class RolloutResult:
         reused_tokens: Number of those in the cache when it was first admitted; None if a server
             does not report it.
         queue_time: Seconds from submission to admission.
-        action: Action of a policy over vectors.
         text: Text of a server's answer; local engines return tokens only.
     """
 
@@ -193,9 +177,7 @@ AnyHandle = TypeVar("AnyHandle", bound=Handle)
 class RolloutEngine(ABC, Generic[AnyHandle]):
     """What engines for local models and for servers have in common.
 
-    Args:
-        queue_size: Most rollouts that wait to be admitted; further submissions wait.
-        max_results: A result is kept until it is taken, or this many later ones have ended.
+    At most ``queue_size`` rollouts wait to be admitted; further submissions wait.
     """
 
     def __init__(self, queue_size: int, max_results: int) -> None:
@@ -231,9 +213,7 @@ class RolloutEngine(ABC, Generic[AnyHandle]):
     async def get_result(self, request_id: str, timeout: float | None = None) -> RolloutResult:
         """Wait for a rollout's result and take it. A failed rollout has a result that says why.
 
-        Args:
-            request_id: Name returned by ``submit_rollout``.
-            timeout: Seconds to wait here; the rollout goes on after them. None waits for its end.
+        The rollout goes on if ``timeout`` seconds of waiting here have passed.
 
         Raises:
             WaitTimeoutError: If it has not ended in time.
@@ -329,7 +309,8 @@ class RolloutEngine(ABC, Generic[AnyHandle]):
                 self._room.remove(place)
             if place.done() and not place.cancelled():
                 # It was given at the last moment, and goes to another submission.
-                self._leave_room()
+                self._waiting -= 1
+                self._make_room()
             if isinstance(error, asyncio.CancelledError):
                 raise
             raise WaitTimeoutError(
@@ -339,11 +320,6 @@ class RolloutEngine(ABC, Generic[AnyHandle]):
         if self._closed:
             self._waiting -= 1
             raise ClosedError("the engine was shut down")
-
-    def _leave_room(self) -> None:
-        """Count one rollout less that waits."""
-        self._waiting -= 1
-        self._make_room()
 
     def _make_room(self, *, for_all: bool = False) -> None:
         """Let submissions in for which there is room."""

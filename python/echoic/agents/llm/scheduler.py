@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from echoic.agents.llm.config import ExecutionConfig
     from echoic.agents.llm.requests import RolloutRequest
 
-__all__ = ["LatencyScheduler", "Waiting"]
+__all__ = ["LatencyScheduler"]
 
 # Seconds for which an order is kept while time passes. Rollouts take longer.
 _FRESH = 0.02
@@ -65,16 +65,7 @@ class Waiting:
 class LatencyScheduler:
     """Waiting rollouts, the best first.
 
-    >>> from echoic.agents.llm import ExecutionConfig, RolloutRequest
-    >>> scheduler = LatencyScheduler(ExecutionConfig(), clock=lambda: 0.0)
-    >>> for name in ("first", "second"):
-    ...     scheduler.add_request(RolloutRequest(name, [1, 2], priority=0.0))
-    >>> scheduler.get_next_request().request_id
-    'first'
-
-    Args:
-        config: Weights of the score.
-        clock: Seconds; the clock of the requests' ``timestamp``.
+    ``clock`` is that of the requests' ``timestamp``.
     """
 
     def __init__(
@@ -94,19 +85,10 @@ class LatencyScheduler:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def __contains__(self, request_id: str) -> bool:
-        return request_id in self._waiting
-
     def add_request(
         self, request: RolloutRequest, seq_len: int | None = None, reuse_len: int = 0
     ) -> None:
-        """Add a request.
-
-        Args:
-            request: The request.
-            seq_len: Number of its tokens; by default that of its ``state_sequence``.
-            reuse_len: Number of these that are cached.
-        """
+        """Add a request of ``seq_len`` tokens, of which ``reuse_len`` are cached."""
         length = len(as_tokens(request.state_sequence)) if seq_len is None else seq_len
         self._waiting[request.request_id] = Waiting(request, next(self._numbers), length, reuse_len)
         self._ordered = float("-inf")
@@ -145,14 +127,14 @@ class LatencyScheduler:
         self._waited += waited
         self._longest = max(self._longest, waited)
 
-    def remove(self, request_id: str) -> bool:
-        """Remove a waiting rollout; return whether it was waiting."""
-        return self._waiting.pop(request_id, None) is not None
+    def remove(self, request_id: str) -> None:
+        """Remove a rollout, if it is waiting."""
+        self._waiting.pop(request_id, None)
 
-    def refresh(self, reuse: Callable[[RolloutRequest], int]) -> None:
-        """Update how many tokens of each rollout are cached."""
+    def flushed(self) -> None:
+        """Count no tokens as cached any longer."""
         for entry in self._waiting.values():
-            entry.reuse_len = reuse(entry.request)
+            entry.reuse_len = 0
         self._ordered = float("-inf")
 
     def get_queue_stats(self) -> dict[str, Any]:

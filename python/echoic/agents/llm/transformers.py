@@ -8,8 +8,6 @@ soft-capped logits or sinks in attention, and those that keep something else tha
 raise an ``ArgumentError``.
 
 Without a batch of the engine, attention of a wrapped model is the library's ``sdpa``.
-
-Importing this module imports transformers.
 """
 
 from __future__ import annotations
@@ -70,13 +68,8 @@ AttentionMaskInterface.register(_NAME, sdpa_mask)
 class TransformersModel(CausalModel):
     """A causal language model of transformers that an engine can run.
 
-    The model is not copied; its attention implementation is replaced.
-
-    Args:
-        model: Of a class ``...ForCausalLM``; its device and dtype are kept.
-
-    Raises:
-        ArgumentError: If its attention does not work with pages of keys and values.
+    ``model``, of a class ``...ForCausalLM``, is not copied; its attention is replaced. Attention
+    that does not work with pages of keys and values is an ``ArgumentError``.
     """
 
     def __init__(self, model: Any) -> None:
