@@ -165,7 +165,8 @@ def learner_of(algo: str, rank: int, rate: float | None) -> Any:
             f"expected one of {', '.join(kinds)}, not {algo!r}", param_hint="--algo"
         )
     adapters = LoRAConfig(rank=rank, alpha=2.0 * rank) if rank else None
-    rate = rate or (1e-3 if rank else 1e-6)
+    if rate is None:
+        rate = 1e-3 if rank else 1e-6
     return kinds[algo](learning_rate=rate, lora=adapters, max_tokens=_LONGEST)
 
 

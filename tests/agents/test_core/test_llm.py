@@ -10,12 +10,13 @@ import random
 import shutil
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import tiers
 from completions_server import CompletionsServer
-from echoic.errors import ArgumentError, CollectorError
+from echoic.errors import ArgumentError, CollectorError, WaitTimeoutError
 from http_server import send
 from typer.testing import CliRunner
 
@@ -43,6 +44,7 @@ from echoic.agents.llm import (
 )
 from echoic.agents.llm import trainer as trainers
 from echoic.agents.plans import PlanningConfig
+from echoic.agents.replay import ReplayConfig
 from echoic.agents.training import EchoRLTrainer, PPOConfig, TrainingConfig
 from echoic.cli.app import app
 from test_conversation import CHATML, letters
@@ -136,6 +138,10 @@ def test_lock_step_repeats_itself_to_the_last_bit_after_a_kill_too(tmp_path: Pat
         if answers == 5 * 16 + 8:
             # What a kill in the fifth update leaves: the checkpoint of the fourth.
             shutil.copytree(tmp_path / "run", tmp_path / "left")
+            with ThreadPoolExecutor() as pool:
+                other = trainer(6, dir=tmp_path / "run", resume=True)
+                error = pool.submit(lambda: asyncio.run(other.train())).exception()
+            assert "another run is training in" in str(error)
         return sevens(answer)
 
     often = {"save_every": 2, "evaluate_every": 3, "evaluate_prompts": 4}
@@ -189,6 +195,30 @@ def test_turns_of_a_step_go_to_the_engine_in_the_same_order_each_time() -> None:
     first, second = (plain(asyncio.run(run.train())) for run in runs)
     assert first == second
     assert [row["turns"] for row in first] == [4 * 2 + 4 * 3] * 3
+
+
+def test_the_first_turns_of_a_step_go_to_the_engine_together() -> None:
+    async def run() -> None:
+        begun, together = [], asyncio.Event()
+
+        class Engine:
+            async def generate(self, prompt: Any, _sampling: Any) -> None:
+                begun.append(prompt)
+                if len(begun) == 3:
+                    together.set()
+                await together.wait()
+
+        engine: Any = Engine()
+        steps = workers.LockStep(engine, 0, seats=3)
+
+        async def hold(number: int) -> None:
+            async with steps.seat(number) as seat:
+                await seat.generate(number, None)
+
+        await asyncio.wait_for(workers.together(map(hold, (2, 0, 1, 3))), timeout=60)
+        assert begun == [0, 1, 2, 3]
+
+    asyncio.run(run())
 
 
 def test_answers_come_while_the_model_learns_and_are_not_too_old(tmp_path: Path) -> None:
@@ -313,6 +343,22 @@ def test_an_answer_that_fails_ends_the_run_with_its_reason() -> None:
             asyncio.run(run.train())
 
 
+class Hanging(Talks):
+    """Episodes that never end."""
+
+    async def run(self, prompt: Any, talk: Any) -> Outcome:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def test_a_task_that_hangs_ends_the_run_after_its_timeout() -> None:
+    for more in ({}, {"evaluate_every": 1}, {"max_lag": 1}):
+        config = LLMConfig(1, 1, 2, timeout=0.3, **more)
+        run = LLMTrainer(tiny(), Hanging(), config, device="cpu")
+        with pytest.raises(WaitTimeoutError, match=r"(not answered in|no batch within) 0\.3 s"):
+            asyncio.run(run.train())
+
+
 def test_a_run_that_ends_early_goes_on() -> None:
     rewards = iter([0.0] * 20 + [float("nan")])
     run = trainer(3, learner=GRPOConfig(), reward=lambda _: next(rewards, 1.0))
@@ -363,7 +409,7 @@ def test_an_agent_is_a_language_model_where_its_backbone_is_one(
         env_name="gsm8k-like", backbone=str(little), total_timesteps=40, num_actors=16,
         latent_dim=8, planning_config=sizes, state_dim=32, evaluation_episodes=2, seed=1,
         device="cpu", checkpoint_dir=str(tmp_path / "saved"), results_dir=str(tmp_path / "shown"),
-        tensorboard_log="",
+        tensorboard_log="", replay_config=ReplayConfig(min_experiences=1),
     )  # fmt: skip
     with EchoRLTrainer(config) as agent:
         metrics = asyncio.run(agent.train())
@@ -436,6 +482,7 @@ def test_the_command_trains_a_model_of_a_folder_and_goes_on(tmp_path: Path, litt
     again = train("--updates", "3", "--algo", "rloo", "--max-lag", "1", "--resume")
     assert json.loads(again.stdout)["held-out success before"] is not None
     assert json.loads(again.stdout)["updates"] == 3
+    assert "learning_rate must be" in train("--learning-rate", "0").stderr
     assert "expected one of grpo, rloo, ppo, not 'dpo'" in train("--algo", "dpo").output
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import fcntl
 import glob
 import json
 import math
@@ -62,6 +63,7 @@ from echoic.agents.llm.workers import (
     LockStep,
     Member,
     Processes,
+    cancel,
     engine_of,
     load_model,
     socket_of_run,
@@ -76,7 +78,7 @@ from echoic.errors import ArgumentError, EchoicError, WaitTimeoutError
 from echoic.rl.background import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from echoic.agents.llm.engine import AsyncExecutionEngine
     from echoic.agents.llm.replica import Replica
@@ -342,6 +344,13 @@ class LLMTrainer:
             )
         self._is_begun = True
         async with contextlib.AsyncExitStack() as stack:
+            if self._dir is not None:
+                self._dir.mkdir(parents=True, exist_ok=True)
+                lock = stack.enter_context((self._dir / "lock").open("a"))
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise ArgumentError(f"another run is training in {self._dir}") from None
             stack.callback(setattr, self, "listeners", list(self.listeners))
             self._show(stack)
             if self.config.max_lag == 0:
@@ -371,7 +380,7 @@ class LLMTrainer:
                 prompt = self.task.held_out(number)
                 _, found[number] = await actor.hold(prompt, number, _HELD_OUT, sampling=sampling)
 
-            await together(hold(number) for number in range(config.evaluate_prompts))
+            await self._in_time(map(hold, range(config.evaluate_prompts)))
             # So that a run computes the same with evaluations and without.
             await engine.update_weights(_unchanged)
         rewards = [float(one.reward) for one in found]
@@ -439,11 +448,13 @@ class LLMTrainer:
         await self._evaluate_first()
         while not self.is_over:
             began, version = time.monotonic(), self.learner.updates
-            steps = LockStep(engine, version, getattr(self.task, "parallel", None))
+            seats = count * self.config.answers_per_prompt
+            seats = min(seats, getattr(self.task, "parallel", seats))
+            steps = LockStep(engine, version, seats)
             worker.version = version
             indices = range(version * count, (version + 1) * count)
             groups = [group async for group in worker.groups(indices, key=str)]
-            await together(actor.fill(group, group.prompt, steps) for group in groups)
+            await self._in_time(actor.fill(group, group.prompt, steps) for group in groups)
             await worker.aflush()
             batch = run.sample(timeout=60)
             await self._learn(batch, began)
@@ -473,7 +484,7 @@ class LLMTrainer:
             # It goes to where the engine is.
             how = replace(how, plans=copy.deepcopy(how.plans).cpu())
         acting: asyncio.Future[None] | None = None
-        check: Callable[[], None] = _nothing
+        check: Callable[[], None] | None = None
         if config.workers:
             check = self._start_workers(stack, run, how)
         else:
@@ -486,7 +497,7 @@ class LLMTrainer:
                 actor = Actor(how, engine, self.tokenizer, load)
             await actor.refresh(worker)
             acting = asyncio.ensure_future(actor.act(worker, config.prompts_per_step * 64))
-            stack.push_async_callback(_end, acting)
+            stack.push_async_callback(cancel, [acting])
         await self._evaluate_first()
         while not self.is_over:
             began = time.monotonic()
@@ -499,12 +510,15 @@ class LLMTrainer:
         run.close(restart=False)
 
     async def _take(
-        self, run: echoic.rl.Run, acting: asyncio.Future[None] | None, check: Callable[[], None]
+        self,
+        run: echoic.rl.Run,
+        acting: asyncio.Future[None] | None,
+        check: Callable[[], None] | None,
     ) -> RolloutBatch:
         """Wait for a batch; raise the error of what should make it."""
         lease = None if self._dir is None else _LEASE
         taking = asyncio.ensure_future(in_thread(lambda: run.sample(lease=lease), _return))
-        waited, began = 0.0, time.monotonic()
+        began = time.monotonic()
         try:
             while True:
                 waiting = {taking, *({acting} if acting else ())}
@@ -515,9 +529,9 @@ class LLMTrainer:
                     acting.result()
                 if taking in done:
                     return taking.result()
-                await asyncio.to_thread(check)
-                waited = time.monotonic() - began
-                if waited > self.config.timeout:
+                if check is not None:
+                    await asyncio.to_thread(check)
+                if time.monotonic() - began > self.config.timeout:
                     raise WaitTimeoutError(
                         f"no batch within {self.config.timeout:g} s: {'; '.join(run.stats().why)}"
                     )
@@ -532,7 +546,7 @@ class LLMTrainer:
         share = max(1, (os.cpu_count() or 1) // config.workers)
         member = Member(
             replace(how, task=self._recipe),
-            self._name or self._model.to("cpu"),
+            self._name or copy.deepcopy(self._model).cpu(),
             # A name brings its own.
             None if self._name else self.tokenizer,
             config.learner.lora,
@@ -546,7 +560,6 @@ class LLMTrainer:
             replace(member, device=f"cuda:{(i + 1) % cards}" if cards else "cpu")
             for i in range(config.workers)
         ]
-        self._model.to(device)
         workers: Processes | RayActors = (
             RayActors(run.server, work_on_ray, members, config.max_restarts)
             if config.backend == "ray"
@@ -638,6 +651,16 @@ class LLMTrainer:
             seed=config.seed,
             **how,
         )
+
+    async def _in_time(self, answers: Iterable[Awaitable[Any]]) -> None:
+        """Await all answers; cancel them if they take too long, or one fails."""
+        limit = self.config.timeout
+        try:
+            await asyncio.wait_for(together(answers), limit)
+        except asyncio.TimeoutError as error:
+            raise WaitTimeoutError(
+                f"prompts of {self.task.name} were not answered in {limit:g} s"
+            ) from error
 
     async def _learn(self, batch: RolloutBatch, began: float) -> None:
         """Update the policy in a thread, which is waited for if this is cancelled."""
@@ -912,7 +935,8 @@ class AgentTrainer:
         metrics.episode_rewards += row.get("rewards", [])
         metrics.episode_lengths += row.get("lengths", [])
         metrics.total_timesteps += int(row["turns"])
-        metrics.total_episodes += int(row["items"])
+        settings = self.trainer.config
+        metrics.total_episodes += settings.prompts_per_step * settings.answers_per_prompt
         metrics.training_time = row["seconds"]
         metrics.execution_metrics = {
             "updates": row["step"],
@@ -975,20 +999,7 @@ class TalkPolicy:
         await self.engine.aclose()
 
 
-def agent_trainer(
-    config: TrainingConfig, metrics: TrainingMetrics, *, resume: Resume = False
-) -> AgentTrainer:
-    """Return what trains the language model that is ``config.backbone``."""
-    return AgentTrainer(config, metrics, resume=resume)
-
-
-async def _end(task: asyncio.Future[Any]) -> None:
-    task.cancel()
-    await asyncio.wait({task})
-
-
-def _nothing() -> None:
-    """Check nothing."""
+agent_trainer = AgentTrainer
 
 
 def _return(batch: RolloutBatch) -> None:

@@ -48,11 +48,11 @@ class View:
     Args:
         name: What is trained.
         steps: Updates of the run.
-        rows: Updates before, of a run that goes on.
+        rows: Updates so far; the trainer adds to them.
     """
 
     def __init__(self, name: str, steps: int, rows: list[dict[str, Any]]) -> None:
-        self._name, self._steps, self._rows = name, steps, list(rows)
+        self._name, self._steps, self._rows = name, steps, rows
         self._evaluation: dict[str, Any] | None = None
         self._console = Console(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False)
@@ -61,8 +61,6 @@ class View:
         """Show an update or an evaluation."""
         if kind == "evaluation":
             self._evaluation = row
-        else:
-            self._rows.append(row)
         if self._console.is_terminal:
             self._live.update(self._render(), refresh=True)
         elif kind == "evaluation":

@@ -112,10 +112,11 @@ async def together(coroutines: Iterable[Awaitable[Any]]) -> None:
     try:
         await asyncio.gather(*tasks)
     finally:
-        await _cancel(tasks)
+        await cancel(tasks)
 
 
-async def _cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
+async def cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancel those that are not done, and wait for them."""
     left = [one for one in tasks if not one.done()]
     for one in left:
         one.cancel()
@@ -131,21 +132,21 @@ class LockStep:
     Args:
         engine: The engine.
         version: The version of its weights.
-        most: Conversations at a time; ``None``: all.
+        seats: Conversations at a time; further ones wait until one of them ends.
     """
 
-    def __init__(self, engine: RolloutEngine[Any], version: int, most: int | None = None) -> None:
+    def __init__(self, engine: RolloutEngine[Any], version: int, seats: int) -> None:
         self._engine, self.version = engine, version
-        self._most = math.inf if most is None else most
-        self._seats = 0
+        # Empty ones count, so that the first turn waits for all others.
+        self._seats = self._free = seats
         self._queue: deque[asyncio.Future[None]] = deque()
         self._waiting: dict[tuple[int, ...], asyncio.Future[None]] = {}
 
     @contextlib.asynccontextmanager
     async def seat(self, *place: int) -> AsyncIterator[Any]:
         """Return what a conversation uses as its engine."""
-        if self._seats < self._most:
-            self._seats += 1
+        if self._free:
+            self._free -= 1
         else:
             # One that ends leaves its seat to it, so that turns wait for its first one.
             turn = asyncio.get_running_loop().create_future()
@@ -167,7 +168,8 @@ class LockStep:
     ) -> RolloutResult:
         """Draw a turn with those of all other seats."""
         turn = self._waiting[place] = asyncio.get_running_loop().create_future()
-        self._go()
+        # Later: awaiting a turn that is there already would overtake all others.
+        asyncio.get_running_loop().call_soon(self._go)
         try:
             await turn
         finally:
@@ -319,7 +321,7 @@ class Actor:
                     index = self._how.first + int(group.handle.split(".")[0])
                     running.add(asyncio.ensure_future(self.fill(group, index)))
         finally:
-            await _cancel({following, *running, *({taking} if taking else ())})
+            await cancel({following, *running, *({taking} if taking else ())})
 
     async def _follow(self, worker: Joined) -> None:
         while True:
