@@ -445,7 +445,8 @@ class LLMTrainer:
         run.restore(version)
         run.publish(version=version)
         count = self.config.prompts_per_step
-        await self._evaluate_first()
+        if self.config.evaluate_every and not self.evaluations:
+            await self.evaluate()
         while not self.is_over:
             began, version = time.monotonic(), self.learner.updates
             seats = count * self.config.answers_per_prompt
@@ -498,7 +499,8 @@ class LLMTrainer:
             await actor.refresh(worker)
             acting = asyncio.ensure_future(actor.act(worker, config.prompts_per_step * 64))
             stack.push_async_callback(cancel, [acting])
-        await self._evaluate_first()
+        if self.config.evaluate_every and not self.evaluations:
+            await self.evaluate()
         while not self.is_over:
             began = time.monotonic()
             batch = await self._take(run, acting, check)
@@ -711,10 +713,6 @@ class LLMTrainer:
         }
         self.history.append(row)
         self._tell("update", row)
-
-    async def _evaluate_first(self) -> None:
-        if self.config.evaluate_every and not self.evaluations:
-            await self.evaluate()
 
     async def _between(self) -> None:
         """Evaluate and save when it is time."""
