@@ -73,9 +73,11 @@ def benchmark(
         with runs.log_to(output_dir / "echo_rl_benchmark.log", log_level):
             given = pairs(setting, "--setting")
             # Settings that only one method can have.
-            reward, backbone = (
-                {name: given.pop(name)} if name in given else {} for name in ("reward", "backbone")
-            )
+            reward: dict[str, Any] = {}
+            backbone: dict[str, Any] = {}
+            for name, of_one in (("reward", reward), ("backbone", backbone)):
+                if name in given:
+                    of_one[name] = given.pop(name)
             training = {
                 "num_actors": num_actors,
                 "num_learners": num_learners,

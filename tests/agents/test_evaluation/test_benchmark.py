@@ -88,7 +88,8 @@ def test_every_episode_is_a_row_and_every_number_is_of_rows(tmp_path):
     rows = episodes(tmp_path)
     assert len(rows) == 3 * 2 * 20
     for one in result.tasks:
-        own = [row for row in rows if all(row[key] == value for key, value in one.filter.items())]
+        names = ("task", "method", "backbone", "settings")
+        own = [row for row in rows if all(row[name] == getattr(one, name) for name in names)]
         assert one.episodes == len(own) == 40
         assert one.success_rate == sum(row["success"] for row in own) / 40
         assert one.avg_reward == pytest.approx(sum(row["reward"] for row in own) / 40)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["Backbone", "Completion", "Message", "Sampling", "Scores", "check_messages"]
 
 ROLES = ("system", "user", "assistant")
-FINISHES = ("stop", "length", "filtered")
 
 
 @dataclass(frozen=True)

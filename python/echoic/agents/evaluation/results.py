@@ -90,11 +90,6 @@ class TaskResult:
         """The name of the arm."""
         return self.method if self.backbone == NO_BACKBONE else f"{self.method} ({self.backbone})"
 
-    @property
-    def filter(self) -> dict[str, str]:
-        """The entries that its rows in ``rows.jsonl`` share."""
-        return {name: getattr(self, name) for name in ("task", "method", "backbone", "settings")}
-
 
 @dataclass
 class Comparison:
