@@ -188,13 +188,18 @@ async def train_model(
     say(f"{model} learns {trainer.task.name}")
     history = await trainer.train()
     trainer.export(Path(config["dir"]) / "model")
-    few = max(1, min(10, len(history) // 4))
     evaluations = [row["success_rate"] for row in trainer.evaluations] or [None]
+    found: dict[str, Any] = {"updates": trainer.learner.updates}
+    # A run that is over, and whose metrics.jsonl is gone, has none.
+    if history:
+        few = max(1, min(10, len(history) // 4))
+        found |= {
+            "seconds": history[-1]["seconds"],
+            "reward at first": sum(row["reward"] for row in history[:few]) / few,
+            "reward at last": sum(row["reward"] for row in history[-few:]) / few,
+        }
     return {
-        "updates": len(history),
-        "seconds": history[-1]["seconds"],
-        "reward at first": sum(row["reward"] for row in history[:few]) / few,
-        "reward at last": sum(row["reward"] for row in history[-few:]) / few,
+        **found,
         "held-out success before": evaluations[0],
         "held-out success after": evaluations[-1],
         "results": str(config["dir"]),

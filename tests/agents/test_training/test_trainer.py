@@ -283,7 +283,7 @@ def test_a_language_model_is_trained_by_its_own_trainer(run, monkeypatch, tmp_pa
         def close(self):
             calls.append("close")
 
-    monkeypatch.setattr(llm_trainer, "agent_trainer", Stub, raising=False)
+    monkeypatch.setattr(llm_trainer, "AgentTrainer", Stub)
     with EchoRLTrainer(run(backbone="local:tiny"), resume=True) as trainer:
         assert trainer.resume() == 7
         assert asyncio.run(trainer.train()).evaluation_results == {"success_rate": 0.5}

@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     Row = dict[str, Any]
     Resume = bool | str | os.PathLike[str]
 
-__all__ = ["LLMConfig", "LLMTrainer", "agent_trainer"]
+__all__ = ["AgentTrainer", "LLMConfig", "LLMTrainer"]
 
 # Seconds between two looks for workers that died, and of the lease of a batch: until the next
 # checkpoint has it, however long that takes.
@@ -995,9 +995,6 @@ class TalkPolicy:
     async def aclose(self) -> None:
         """End the engine."""
         await self.engine.aclose()
-
-
-agent_trainer = AgentTrainer
 
 
 def _return(batch: RolloutBatch) -> None:

@@ -110,9 +110,9 @@ class EchoRLTrainer:
         if config.trains_language_model:
             if judge is not None or reward_model is not None:
                 raise ArgumentError('judge and reward_model are for backbone="mlp" only')
-            from echoic.agents.llm.trainer import agent_trainer
+            from echoic.agents.llm.trainer import AgentTrainer
 
-            self._language = agent_trainer(config, self._metrics, resume=resume)
+            self._language = AgentTrainer(config, self._metrics, resume=resume)
 
     async def train(self) -> TrainingMetrics:
         """Train for ``total_timesteps``, or until ``early_stop_success`` is reached.
