@@ -274,7 +274,7 @@ alfworld: build .venv/.installed-test .venv/.installed-agents
 frameworks: build
 	@test -d target/frameworks || uv venv --quiet --python $(VENV)/bin/python target/frameworks
 	@$(call pins,test) --no-hashes | uv pip install --quiet --python target/frameworks -r - \
-		trl==1.16.0 verifiers==0.4.0 torch torchdata==0.11.0
+		trl==1.16.0 verifiers==0.4.0 torch torchdata==0.11.0 peft scipy
 	@HF_HUB_OFFLINE=1 PYTHONPATH=python target/frameworks/bin/python -m pytest --tier all --check-skips \
 		tests/integrations/test_frameworks.py
 	@test -d target/verl || uv venv --quiet --python $(VENV)/bin/python target/verl

@@ -3,7 +3,7 @@
 SmolLM2-135M learns word problems of one sum with LoRA and GRPO. Each run is a process with one
 thread, so its seconds are those of a processor, whatever else the machine does; loading the model
 is not counted. TRL is not among this project's packages: ``make frameworks`` installs it, or
-``ECHOIC_TRL_PYTHON`` names a Python that has it and peft.
+``ECHOIC_TRL_PYTHON`` names a Python that has it, peft, scipy and rich.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from experiments._seeds import Rows, interval
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
 NAME = "trl_comparison"
 SIDES = ("echoic", "trl")
@@ -70,27 +70,24 @@ def _report(update: int, reward: float, drawn: float, began: float) -> None:
     print(json.dumps(row | {"seconds": time.process_time() - began}), flush=True)
 
 
-def _problems(seed: int) -> Iterator[Any]:
+def _problems(seed: int) -> tuple[list[Any], Callable[[Any, str], Any]]:
+    """Return the chats of a run, and a function that scores an answer to a chat."""
     from echoic.agents.llm import make_task
 
     task = make_task("gsm8k-like", level=1)
-    for index in range(UPDATES * PROMPTS):
-        yield task, task.prompt(1000 * seed + index)
+    found = [task.prompt(1000 * seed + index) for index in range(UPDATES * PROMPTS)]
+    by_text = {one.chat[-1]["content"]: one for one in found}
+    return [one.chat for one in found], lambda chat, text: task.score(
+        by_text[chat[-1]["content"]], text
+    )
 
 
 def learn_with_echoic(seed: int, updates: int) -> None:
     """Train with LLMTrainer, in lock-step."""
     from echoic.agents.llm import GRPOConfig, LLMConfig, LLMTrainer, LoRAConfig, PromptTask
 
-    chats, scores = [], {}
-    for task, problem in _problems(seed):
-        chats.append(problem.chat)
-        scores[problem.chat[-1]["content"]] = (task, problem)
-
-    def reward(answer: Any) -> Any:
-        task, problem = scores[answer.prompt[-1]["content"]]
-        return task.score(problem, answer.text)
-
+    chats, score = _problems(seed)
+    task = PromptTask(chats, lambda answer: score(answer.prompt, answer.text))
     settings = LLMConfig(
         steps=updates,
         prompts_per_step=PROMPTS,
@@ -99,7 +96,7 @@ def learn_with_echoic(seed: int, updates: int) -> None:
         learner=GRPOConfig(learning_rate=RATE, lora=LoRAConfig(rank=RANK, alpha=2.0 * RANK)),
         seed=seed,
     )
-    trainer = LLMTrainer("local:SmolLM2-135M", PromptTask(chats, reward), settings, device="cpu")
+    trainer = LLMTrainer("local:SmolLM2-135M", task, settings, device="cpu")
     drawn, began = 0.0, time.process_time()
 
     def listen(kind: str, row: dict[str, Any]) -> None:
@@ -123,17 +120,11 @@ def learn_with_trl(seed: int, updates: int) -> None:
     from trl import GRPOConfig, GRPOTrainer
 
     model, tokenizer = smollm2.load("cpu")
-    chats, scores = [], {}
-    for task, problem in _problems(seed):
-        chats.append(problem.chat)
-        scores[problem.chat[-1]["content"]] = (task, problem)
+    chats, score = _problems(seed)
 
     def reward(prompts: Any, completions: Any, **_: Any) -> list[float]:
-        found = []
-        for prompt, completion in zip(prompts, completions, strict=True):
-            task, problem = scores[prompt[-1]["content"]]
-            found.append(task.score(problem, completion[0]["content"]).reward)
-        return found
+        pairs = zip(prompts, completions, strict=True)
+        return [score(prompt, completion[0]["content"]).reward for prompt, completion in pairs]
 
     began = time.process_time()
 

@@ -487,6 +487,7 @@ def test_the_command_trains_a_model_of_a_folder_and_goes_on(tmp_path: Path, litt
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(900)
 def test_smollm2_learns_to_add_in_minutes(tmp_path: Path) -> None:
     if (reason := smollm2.available()) is not None:
         pytest.skip(reason)
