@@ -16,12 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from echoic.agents import _checks
-from echoic.agents.kernels import (
-    bandwidth_aware_priorities,
-    bandwidth_efficiency,
-    effective_bandwidth_cost_batch,
-)
+from echoic.agents import _checks, kernels
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -46,11 +41,9 @@ class BandwidthConfig:
         bandwidth_weight: Weight of the cost in the denominator.
         queue_weight: Weight of the seconds waited in the denominator.
         history_size: Number of latest steps behind the tracker's recent numbers.
-        enable_bandwidth_scheduling: Whether costs count. If not, the priority is
-            ``reward / (queue_weight * queue_time + epsilon)``.
+        enable_bandwidth_scheduling: Whether costs count in priorities.
         aging_bound: Seconds after which a request goes before all that waited less, whatever its
-            priority. Infinity: never; then requests can starve, since by the formula waiting lowers
-            the priority.
+            priority. Infinity: never; then requests can starve.
     """
 
     attention_scale: float = 1.0
@@ -93,11 +86,7 @@ class BandwidthEfficiencyTracker:
     """Adds up rewards and costs of rollouts and of learning. Several threads may use it.
 
     Pairs of tokens are counted in whole numbers, so no cost is lost beside a large total.
-
-    Args:
-        config: Settings, which are not changed.
-        history_size: Used in place of the config's.
-        attention_scale: Used in place of the config's.
+    ``history_size`` and ``attention_scale`` are used in place of the config's.
 
     >>> tracker = BandwidthEfficiencyTracker()
     >>> tracker.record_rollout_step(reward=0.5, seq_len=64, reuse_len=48)
@@ -125,18 +114,9 @@ class BandwidthEfficiencyTracker:
         self._updates = 0
 
     def record_rollout_step(self, reward: float, seq_len: int, reuse_len: int = 0) -> float:
-        """Record a step.
+        """Record a step of ``seq_len`` tokens, and return its cost.
 
-        Args:
-            reward: Reward of the step.
-            seq_len: Tokens of the sequence.
-            reuse_len: Number of these that the cache had, from the start, by its own count.
-
-        Returns:
-            The cost of the step.
-
-        Raises:
-            ArgumentError: If the reward is not finite, or ``reuse_len`` is above ``seq_len``.
+        ``reuse_len`` of them, from the start, were in the cache, by its own count.
         """
         reward, tokens, reused = float(reward), int(seq_len), int(reuse_len)
         if not math.isfinite(reward):
@@ -153,11 +133,7 @@ class BandwidthEfficiencyTracker:
         return (pairs - saved) * self.config.attention_scale
 
     def record_learner_update(self, weighted_pg_loss: float) -> None:
-        """Record an update by the magnitude of its weighted policy-gradient loss.
-
-        Raises:
-            ArgumentError: If it is not finite.
-        """
+        """Record an update by the magnitude of its weighted policy-gradient loss."""
         if not math.isfinite(weighted_pg_loss):
             raise ArgumentError(f"`weighted_pg_loss` must be finite, got {weighted_pg_loss}")
         with self._lock:
@@ -168,18 +144,17 @@ class BandwidthEfficiencyTracker:
         """Return all records, for a checkpoint."""
         with self._lock:
             return {
-                "total": list(self._total),
+                "total": self._total,
                 "latest": list(self._latest),
-                "learner_cost": self._learner_cost,
-                "updates": self._updates,
+                "learner": (self._learner_cost, self._updates),
             }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`state_dict`."""
         with self._lock:
-            self._total = list(state["total"])
+            self._total = state["total"]
             self._latest = deque(state["latest"], maxlen=self.config.history_size)
-            self._learner_cost, self._updates = state["learner_cost"], state["updates"]
+            self._learner_cost, self._updates = state["learner"]
 
     def snapshot(self) -> BandwidthMetrics:
         """Return the metrics since the tracker was made."""
@@ -190,12 +165,12 @@ class BandwidthEfficiencyTracker:
         """Return the fields of :meth:`snapshot` and more.
 
         ``recent_reward``, ``recent_effective_rollout_cost`` and ``recent_kv_reuse_rate`` are of the
-        latest ``history_size`` steps; ``mean_effective_rollout_cost`` and
-        ``reward_per_rollout_cost``, the efficiency without the learner's term, are of all.
+        latest ``history_size`` steps; ``mean_effective_rollout_cost`` is of all.
         """
         with self._lock:
             metrics = self._metrics(self._total)
-            recent = self._metrics([sum(each) for each in zip(*self._latest, strict=True)])
+            latest = [sum(each) for each in zip(*self._latest, strict=True)]
+            recent = self._metrics(latest) if latest else BandwidthMetrics()
         cost = metrics.total_effective_rollout_cost
         return {
             **vars(metrics),
@@ -203,11 +178,10 @@ class BandwidthEfficiencyTracker:
             "recent_effective_rollout_cost": recent.total_effective_rollout_cost,
             "recent_kv_reuse_rate": recent.kv_reuse_rate,
             "mean_effective_rollout_cost": cost / max(metrics.num_rollout_steps, 1),
-            "reward_per_rollout_cost": bandwidth_efficiency(metrics.total_reward, cost, 0.0),
         }
 
     def _metrics(self, sums: list[Any]) -> BandwidthMetrics:
-        reward, steps, tokens, reused, pairs, saved = sums or [0.0, 0, 0, 0, 0, 0]
+        reward, steps, tokens, reused, pairs, saved = sums
         scale = self.config.attention_scale
         cost = (pairs - saved) * scale
         return BandwidthMetrics(
@@ -216,8 +190,8 @@ class BandwidthEfficiencyTracker:
             total_effective_rollout_cost=cost,
             total_bandwidth_saved=saved * scale,
             total_learner_cost=self._learner_cost,
-            eta_bw=bandwidth_efficiency(reward, cost, self._learner_cost),
-            kv_reuse_rate=reused / tokens if tokens else 0.0,
+            eta_bw=kernels.bandwidth_efficiency(reward, cost, self._learner_cost),
+            kv_reuse_rate=reused / max(tokens, 1),
             num_rollout_steps=steps,
             num_updates=self._updates,
         )
@@ -228,8 +202,7 @@ class BandwidthAwareScheduler:
 
     ``priority = value / (w_b * b_eff + w_q * queue_time + epsilon)``, where ``value`` is the reward
     if that is at least ``epsilon``, and otherwise ``epsilon / (1 + epsilon - reward)``. So values
-    are above zero and rise with the reward, and of equal rewards the cheaper request goes first,
-    whatever their sign; with negative values the dearest would.
+    are above zero and rise with the reward; with negative ones the dearest request would go first.
 
     By the formula, waiting lowers the priority. From ``aging_bound`` seconds on it is infinite:
     those requests go before all others, in the order of arrival.
@@ -266,24 +239,18 @@ class BandwidthAwareScheduler:
             seq_lengths: Tokens of the sequences.
             queue_times: Seconds waited.
             reuse_lengths: Tokens that a cache has, from the start; by default 0.
-
-        Raises:
-            ArgumentError: If shapes differ, or a number is not finite, or, except for rewards,
-                negative.
-            DtypeError: If an argument is not an array of numbers, or lengths are not whole.
         """
         config, epsilon = self.config, self.config.schedule_epsilon
         rewards = np.asarray(rewards, np.float64)
         queue_times = np.asarray(queue_times, np.float64)
         if not np.isfinite(rewards).all():
             raise ArgumentError("`rewards` must be finite")
-        costs = effective_bandwidth_cost_batch(seq_lengths, reuse_lengths, config.attention_scale)
-        values = np.where(
-            rewards >= epsilon, rewards, epsilon / (1.0 + epsilon - np.minimum(rewards, epsilon))
-        )
-        priorities: NDArray[np.float64] = bandwidth_aware_priorities(
-            values,
-            costs,
+        low = epsilon / (1.0 + epsilon - np.minimum(rewards, epsilon))
+        priorities: NDArray[np.float64] = kernels.bandwidth_aware_priorities(
+            np.where(rewards >= epsilon, rewards, low),
+            kernels.effective_bandwidth_cost_batch(
+                seq_lengths, reuse_lengths, config.attention_scale
+            ),
             queue_times,
             epsilon,
             bandwidth_weight=config.bandwidth_weight * config.enable_bandwidth_scheduling,

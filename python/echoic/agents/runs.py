@@ -86,7 +86,8 @@ async def watch_training(
         The trainer's metrics.
     """
     monitor = PerformanceMonitor(server=server)
-    with monitor, MetricsLogger(folder / "training_metrics.log") as log:
+    with monitor:
+        log = MetricsLogger(folder / "training_metrics.log")
         monitor.add_performance_callback(log.log_metrics)
         reported = 0
 

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import threading
 import time
 from dataclasses import fields
 
@@ -16,7 +15,7 @@ from echoic.agents.monitoring import (
     PerformanceMonitor,
     SystemMonitor,
 )
-from echoic.errors import ArgumentError, ClosedError
+from echoic.errors import ArgumentError
 from echoic.views.history import History
 from echoic.views.plain import as_data, as_text
 from echoic.views.reading import read
@@ -27,10 +26,6 @@ def collected(values, max_history=10_000):
     for step, value in enumerate(values):
         collector.collect_metrics(PerformanceMetrics(time.time(), step, 0, total_reward=value))
     return collector
-
-
-def threads():
-    return {thread.name for thread in threading.enumerate()}
 
 
 def test_it_runs_as_it_is_promised():
@@ -124,33 +119,19 @@ def test_ten_thousand_moments_are_exported_with_their_trend(tmp_path):
     assert (len(data["metrics_history"]), data["total_metrics"]) == (10_000, 12_000)
 
 
-def test_the_machine_is_looked_at_until_it_is_stopped():
-    monitor = SystemMonitor(monitoring_interval=0.01)
-    monitor.start_monitoring()
-    monitor.start_monitoring()
-    assert "echoic-system-monitor" in threads()
-    deadline = time.monotonic() + 10
-    while len(monitor._history) < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    monitor.stop_monitoring()
-    monitor.stop_monitoring()
-    assert "echoic-system-monitor" not in threads()
-    assert not monitor.monitoring_active
-    monitor.start_monitoring()
-    assert monitor.monitoring_active
-    monitor.stop_monitoring()
-    summary = monitor.get_metrics_summary()
-    assert 0 <= summary["cpu_usage"]["min"] <= summary["cpu_usage"]["max"] <= 100
-    assert 0 < summary["memory_usage"]["current"] < 100
-
-
-def test_stopping_does_not_wait_for_the_next_look():
+def test_the_machine_is_read_once_an_interval():
     monitor = SystemMonitor(monitoring_interval=3600)
-    monitor.start_monitoring()
-    began = time.monotonic()
-    monitor.stop_monitoring()
-    assert time.monotonic() - began < 60
+    first = monitor.get_current_metrics()
+    assert 0 <= first["cpu_usage"] <= 100
+    assert 0 < first["memory_usage"] < 100
+    first["memory_usage"] = -1.0
+    monitor._last["cpu_usage"] = 42.0
+    again = monitor.get_current_metrics()
+    assert (again["cpu_usage"], again["memory_usage"] > 0) == (42.0, True)
+    monitor.monitoring_interval = 1e-9
+    assert monitor.get_current_metrics() != again
+    with pytest.raises(ArgumentError, match="monitoring_interval"):
+        SystemMonitor(0.0)
 
 
 def test_a_monitor_joins_all_numbers_and_a_bad_callback_ends_nothing(tmp_path, caplog):
@@ -181,13 +162,12 @@ def test_a_report_of_nothing_is_one():
 
 
 def test_a_log_has_a_line_for_each_moment(tmp_path):
-    with MetricsLogger(tmp_path / "run" / "metrics.jsonl") as log:
-        log.log_metrics(PerformanceMetrics(1.0, 2, 3, value_loss=float("nan")))
-        log.log_metrics({"step": np.int64(4)})
-        lines = [json.loads(line) for line in log.log_file.read_text().splitlines()]
-    assert (lines[0]["step"], lines[0]["value_loss"], lines[1]) == (2, None, {"step": 4})
-    with pytest.raises(ClosedError):
-        log.log_metrics({"step": 5})
+    log = MetricsLogger(tmp_path / "run" / "metrics.jsonl")
+    log.log_metrics(PerformanceMetrics(1.0, 2, 3, value_loss=float("nan"), policy_loss=0.0))
+    log.log_metrics({"step": np.int64(4)})
+    lines = [json.loads(line) for line in log.log_file.read_text().splitlines()]
+    first = {"timestamp": 1.0, "step": 2.0, "episode": 3.0, "policy_loss": 0.0, "value_loss": None}
+    assert lines == [first, {"step": 4.0}]
 
 
 def test_a_server_shows_the_numbers_wherever_its_own_are():
