@@ -11,7 +11,7 @@ from echoic.agents import _checks
 from echoic.agents.bandwidth import BandwidthConfig
 from echoic.agents.llm.config import ExecutionConfig
 from echoic.agents.plans.config import PlanningConfig
-from echoic.agents.replay.config import ReplayConfig
+from echoic.agents.replay import ReplayConfig
 from echoic.errors import ArgumentError
 
 __all__ = ["PPOConfig", "TrainingConfig", "from_json"]
