@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from echoic.agents.plans import PlanDivergence
-from echoic.agents.plans.encoder import gaussian_kl
+from torch.distributions import kl_divergence
 
 from examples import tmaze
 from experiments._seeds import Rows, show, spread
@@ -47,7 +47,7 @@ class LiteralDivergence(PlanDivergence):
 
     def forward(self, current: Any, previous: Any, pairs: Any) -> tuple[Any, Any]:
         """The sum, and the mean per dimension that is reported."""
-        each = gaussian_kl(current, previous.detach())
+        each = kl_divergence(current, previous.detach())
         weight = pairs.to(each.dtype)
         count = weight.sum().clamp(min=1.0)
         cost = (each.sum(dim=-1) * weight).sum() / count

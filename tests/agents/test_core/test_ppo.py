@@ -546,7 +546,7 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(
     elif spoil == "dtype":
         networks["value"][name] = networks["value"][name].double()
     elif spoil == "missing":
-        del networks["planner"]["policy"]
+        del networks["planner"]["policy.layers.2.bias"]
     elif spoil == "optimizer":
         last = state["optimizer"]["state"][max(state["optimizer"]["state"])]
         last["exp_avg"] = torch.zeros(1, 1, 1)

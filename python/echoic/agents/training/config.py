@@ -10,7 +10,7 @@ from typing import Any
 from echoic.agents import _checks
 from echoic.agents.bandwidth import BandwidthConfig
 from echoic.agents.llm.config import ExecutionConfig
-from echoic.agents.plans.config import PlanningConfig
+from echoic.agents.plans import PlanningConfig
 from echoic.agents.replay import ReplayConfig
 from echoic.errors import ArgumentError
 

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from echoic.agents.plans import PlanWindows, windows_of
-from echoic.agents.plans.encoder import shown
+from echoic.agents.plans import PlanWindows, shown, windows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
