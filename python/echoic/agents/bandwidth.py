@@ -20,6 +20,8 @@ from echoic.agents import _checks, kernels
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
@@ -38,8 +40,6 @@ class BandwidthConfig:
         attention_scale: Cost of one pair of a token and one that it attends to. With
             ``2 * layers * kv_heads * head_dim * bytes``, costs are bytes of keys and values read.
         schedule_epsilon: Added to the denominator of a priority, and the least value of a reward.
-        bandwidth_weight: Weight of the cost in the denominator.
-        queue_weight: Weight of the seconds waited in the denominator.
         history_size: Number of latest steps behind the tracker's recent numbers.
         enable_bandwidth_scheduling: Whether costs count in priorities.
         aging_bound: Seconds after which a request goes before all that waited less, whatever its
@@ -107,11 +107,10 @@ class BandwidthEfficiencyTracker:
         changes: Any = {name: value for name, value in given.items() if value is not None}
         self.config = replace(config or BandwidthConfig(), **changes)
         self._lock = threading.Lock()
-        # Reward, steps, tokens, those of a cache, pairs of tokens, and those of a cache.
-        self._total: list[Any] = [0.0, 0, 0, 0, 0, 0]
+        # Reward, steps, tokens, those of a cache, pairs of tokens, those of a cache; the cost of
+        # learning, and updates.
+        self._total: list[Any] = [0.0, 0, 0, 0, 0, 0, 0.0, 0]
         self._latest: deque[list[Any]] = deque(maxlen=self.config.history_size)
-        self._learner_cost = 0.0
-        self._updates = 0
 
     def record_rollout_step(self, reward: float, seq_len: int, reuse_len: int = 0) -> float:
         """Record a step of ``seq_len`` tokens, and return its cost.
@@ -126,9 +125,9 @@ class BandwidthEfficiencyTracker:
                 f"`reuse_len` must be from 0 to the {seq_len} tokens of `seq_len`, got {reuse_len}"
             )
         pairs, saved = (n * (n + 1) // 2 for n in (tokens, reused))
-        step = [reward, 1, tokens, reused, pairs, saved]
+        step = [reward, 1, tokens, reused, pairs, saved, 0.0, 0]
         with self._lock:
-            self._total = [a + b for a, b in zip(self._total, step, strict=True)]
+            self._total = _sum([self._total, step])
             self._latest.append(step)
         return (pairs - saved) * self.config.attention_scale
 
@@ -137,24 +136,19 @@ class BandwidthEfficiencyTracker:
         if not math.isfinite(weighted_pg_loss):
             raise ArgumentError(f"`weighted_pg_loss` must be finite, got {weighted_pg_loss}")
         with self._lock:
-            self._learner_cost += abs(float(weighted_pg_loss))
-            self._updates += 1
+            learned = [0.0, 0, 0, 0, 0, 0, abs(float(weighted_pg_loss)), 1]
+            self._total = _sum([self._total, learned])
 
     def state_dict(self) -> dict[str, Any]:
         """Return all records, for a checkpoint."""
         with self._lock:
-            return {
-                "total": self._total,
-                "latest": list(self._latest),
-                "learner": (self._learner_cost, self._updates),
-            }
+            return {"total": self._total, "latest": list(self._latest)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`state_dict`."""
         with self._lock:
             self._total = state["total"]
             self._latest = deque(state["latest"], maxlen=self.config.history_size)
-            self._learner_cost, self._updates = state["learner"]
 
     def snapshot(self) -> BandwidthMetrics:
         """Return the metrics since the tracker was made."""
@@ -169,8 +163,7 @@ class BandwidthEfficiencyTracker:
         """
         with self._lock:
             metrics = self._metrics(self._total)
-            latest = [sum(each) for each in zip(*self._latest, strict=True)]
-            recent = self._metrics(latest) if latest else BandwidthMetrics()
+            recent = self._metrics(_sum(self._latest)) if self._latest else BandwidthMetrics()
         cost = metrics.total_effective_rollout_cost
         return {
             **vars(metrics),
@@ -181,7 +174,7 @@ class BandwidthEfficiencyTracker:
         }
 
     def _metrics(self, sums: list[Any]) -> BandwidthMetrics:
-        reward, steps, tokens, reused, pairs, saved = sums
+        reward, steps, tokens, reused, pairs, saved, learned, updates = sums
         scale = self.config.attention_scale
         cost = (pairs - saved) * scale
         return BandwidthMetrics(
@@ -189,12 +182,16 @@ class BandwidthEfficiencyTracker:
             total_rollout_cost=pairs * scale,
             total_effective_rollout_cost=cost,
             total_bandwidth_saved=saved * scale,
-            total_learner_cost=self._learner_cost,
-            eta_bw=kernels.bandwidth_efficiency(reward, cost, self._learner_cost),
+            total_learner_cost=learned,
+            eta_bw=kernels.bandwidth_efficiency(reward, cost, learned),
             kv_reuse_rate=reused / max(tokens, 1),
             num_rollout_steps=steps,
-            num_updates=self._updates,
+            num_updates=updates,
         )
+
+
+def _sum(records: Iterable[list[Any]]) -> list[Any]:
+    return [sum(each) for each in zip(*records, strict=True)]
 
 
 class BandwidthAwareScheduler:
@@ -234,11 +231,8 @@ class BandwidthAwareScheduler:
     ) -> NDArray[np.float64]:
         """Return the priority of each request; arguments are arrays of one shape.
 
-        Args:
-            rewards: Expected rewards.
-            seq_lengths: Tokens of the sequences.
-            queue_times: Seconds waited.
-            reuse_lengths: Tokens that a cache has, from the start; by default 0.
+        They are expected rewards, tokens of the sequences, seconds waited, and the tokens that a
+        cache has, from the start; by default 0.
         """
         config, epsilon = self.config, self.config.schedule_epsilon
         rewards = np.asarray(rewards, np.float64)

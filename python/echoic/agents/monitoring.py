@@ -90,11 +90,10 @@ class PerformanceMetrics:
 _NAMES = tuple(field.name for field in fields(PerformanceMetrics))
 
 
-def _plain(metrics: PerformanceMetrics | Mapping[str, Any]) -> dict[str, float | None]:
+def _plain(metrics: PerformanceMetrics) -> dict[str, float | None]:
     """Return the measured numbers as JSON has them: None for what is not finite."""
-    named = metrics.measured if isinstance(metrics, PerformanceMetrics) else metrics
-    numbers = {name: math.nan if one is None else float(one) for name, one in named.items()}
-    return {name: one if math.isfinite(one) else None for name, one in numbers.items()}
+    numbers = metrics.measured.items()
+    return {name: float(one) if math.isfinite(one) else None for name, one in numbers}
 
 
 def _write(filepath: str | os.PathLike[str], data: dict[str, Any]) -> None:
@@ -110,8 +109,8 @@ class MetricsLogger:
         self.log_file = Path(log_file)
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
 
-    def log_metrics(self, metrics: PerformanceMetrics | Mapping[str, Any]) -> None:
-        """Add a line: all numbers that were measured, or those of a mapping."""
+    def log_metrics(self, metrics: PerformanceMetrics) -> None:
+        """Add a line of all numbers that were measured."""
         line = json.dumps(_plain(metrics)) + "\n"
         with self.log_file.open("a", encoding="utf-8") as file:
             file.write(line)
@@ -277,7 +276,7 @@ class PerformanceMonitor:
         training_metrics: Mapping[str, Any],
         echo_rl_metrics: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add the numbers of a moment, after so many steps and episodes.
+        """Add the numbers of a moment: ``step`` and ``episode`` count from the beginning.
 
         They have the names of :class:`PerformanceMetrics`; other names, and values that are no
         numbers, are left out. ``echo_rl_metrics`` override ``training_metrics``.

@@ -46,6 +46,8 @@ __all__ = [
 ]
 
 _KIND = "latent planner"
+# How far a ratio of probabilities may move in the planner's own updates.
+_CLIP = 0.2
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,6 @@ class PlanningConfig:
     """Settings of an encoder of plans, of the policy that uses them, and of their learning.
 
     Attributes:
-        embedding_dim: Numbers of a plan.
         state_window_size: States before the current one that the encoder sees (k).
         kl_weight: Weight of a plan's change from one step to the next, in the loss. See
             :class:`PlanDivergence` for its unit.
@@ -63,17 +64,13 @@ class PlanningConfig:
             move by one, kept by a projection after each update; infinity: no bound.
         noise_std: Initial standard deviation of a plan, the middle of the allowed range.
         learning_rate: Of the encoder, and of the planner's own optimizer.
-        max_grad_norm: Length that a gradient is clipped to.
         discount_gamma: Discount of the planner's returns, used without advantages.
-        num_layers: Layers of the encoder's transformer.
-        encoder_dim: Its width; ``None``: ``embedding_dim``. A task of vectors needs less.
-        num_heads: Heads of its attention; they divide its width.
+        encoder_dim: Width of the encoder; ``None``: ``embedding_dim``. Vectors need less.
         feedforward_factor: Width of a block's inner layer, relative to the encoder's.
         hidden_dim: Width of the policy.
         std_range: Factor by which a standard deviation may differ from ``noise_std``, up and down.
         free_bits: Divergence per dimension, in nats, that costs nothing.
         kl_warmup_updates: Updates in which ``kl_weight`` grows from 0 to its value.
-        clip_epsilon: How far a ratio of probabilities may move in the planner's own updates.
     """
 
     embedding_dim: int = 512
@@ -94,7 +91,6 @@ class PlanningConfig:
     std_range: float = 10.0
     free_bits: float = 0.5
     kl_warmup_updates: int = 100
-    clip_epsilon: float = 0.2
 
     def __post_init__(self) -> None:
         _checks.whole(self, "embedding_dim", "num_layers", "num_heads", "feedforward_factor")
@@ -103,7 +99,7 @@ class PlanningConfig:
             _checks.whole(self, "encoder_dim")
         _checks.whole(self, "state_window_size", "kl_warmup_updates", least=0)
         _checks.number(self, "kl_weight", "free_bits", least=0)
-        _checks.number(self, "noise_std", "learning_rate", "max_grad_norm", "clip_epsilon", above=0)
+        _checks.number(self, "noise_std", "learning_rate", "max_grad_norm", above=0)
         _checks.number(self, "ema_decay", "discount_gamma", "soft_prefix_alpha", least=0, most=1)
         _checks.number(self, "std_range", least=1)
         _checks.number(self, "lipschitz_constant", above=0, finite=False)
@@ -120,14 +116,10 @@ class PlanningConfig:
 
 
 class PlanWindows(nn.Module):
-    """The windows of several environments that act side by side, each within one episode.
+    """The windows of environments that act side by side, each within one episode.
 
-    Args:
-        num_envs: Number of environments.
-        state_dim: Numbers of a state.
-        window_size: States before the current one that are kept (k).
-        history: Number of these that are shown; by default all. 0 is a baseline without memory.
-        device: Device of the windows.
+    A window has ``window_size`` states before the current one. Of these ``history`` are shown, by
+    default all; 0 is a baseline without memory.
 
     >>> windows = PlanWindows(1, 1, window_size=2, device="cpu")
     >>> _ = windows.push(torch.tensor([[5.0]]), starts=torch.tensor([True]))
@@ -160,14 +152,10 @@ class PlanWindows(nn.Module):
         self.register_buffer("mask", torch.zeros(shape, dtype=torch.bool, device=place))
 
     def push(self, states: Any, starts: Any) -> tuple[Any, Any]:
-        """Add the current states, and return the windows that end with them.
+        """Add the current states, and return copies of the windows that end with them.
 
-        Args:
-            states: ``(num_envs, state_dim)``.
-            starts: ``(num_envs,)``, whether an episode starts with this state.
-
-        Returns:
-            Copies: windows ``(num_envs, k + 1, state_dim)``, and which places hold a state.
+        ``states`` are ``(num_envs, state_dim)``; ``starts`` says where an episode starts with them.
+        The windows are ``(num_envs, k + 1, state_dim)``, with a mask of places that hold a state.
         """
         place = self.states.device
         states = torch.as_tensor(states, dtype=self.states.dtype, device=place)
@@ -184,23 +172,14 @@ class PlanWindows(nn.Module):
         return shown(self.states, self.mask, self.history)
 
 
-def windows_of(
-    states: Any, starts: Any, window_size: int, *, history: int | None = None
-) -> tuple[Any, Any]:
+def windows_of(states: Any, starts: Any, window_size: int) -> tuple[Any, Any]:
     """Return the windows of all steps of recorded sequences, as :class:`PlanWindows` makes them.
 
-    Args:
-        states: ``(T, N, state_dim)``.
-        starts: ``(T, N)``, whether an episode starts with this state. The first states start one.
-        window_size: As for :class:`PlanWindows`, as is ``history``.
-        history: Number of states that are shown.
-
-    Returns:
-        Windows ``(T, N, k + 1, state_dim)`` and masks ``(T, N, k + 1)``.
+    Of ``(T, N, state_dim)`` states and ``(T, N)`` starts, windows are ``(T, N, k + 1, state_dim)``.
     """
     states = torch.as_tensor(states)
     _, count, dim = states.shape
-    made = PlanWindows(count, dim, window_size, history=history, device=states.device)
+    made = PlanWindows(count, dim, window_size, device=states.device)
     windows, masks = zip(*map(made.push, states, starts), strict=True)
     return torch.stack(windows), torch.stack(masks)
 
@@ -257,15 +236,9 @@ class PlanDivergence(nn.Module):
     ) -> tuple[Any, Any]:
         """Return the cost, to be multiplied by :attr:`weight`, and the mean divergence behind it.
 
-        Args:
-            current: Of the states up to now, ``(B, embedding_dim)``.
-            previous: Of the states up to the step before. It gets no gradient: a plan follows the
-                one before, not the other way round.
-            pairs: ``(B,)``, where both are of one episode; other rows cost nothing.
-
-        Returns:
-            The cost, and the divergence per dimension in nats, without a gradient; NaN without a
-            pair.
+        ``previous`` is of the states up to the step before. It gets no gradient: a plan follows the
+        one before, not the other way round. Rows that are no ``pairs`` of one episode cost nothing.
+        The divergence is per dimension, in nats, without a gradient; NaN without a pair.
         """
         each = kl_divergence(current, previous.detach())
         weight = pairs.to(each.dtype)
@@ -295,12 +268,7 @@ class TrajectoryEncoder(nn.Module):
     ``noise_std / std_range <= σ <= noise_std * std_range``, whatever the parameters are. After
     :meth:`project`, μ's head has a Lipschitz constant of at most ``lipschitz_constant``; none is
     claimed for the attention below it, which has none (Kim et al., "The Lipschitz Constant of
-    Self-Attention", 2021).
-
-    Args:
-        state_dim: Numbers of a state.
-        config: Sizes and bounds.
-        device: Device of the parameters; the CPU, with a warning, where CUDA is missing.
+    Self-Attention", 2021). ``device`` is the CPU, with a warning, where CUDA is missing.
 
     >>> config = PlanningConfig(embedding_dim=16, num_layers=1, num_heads=2)
     >>> encoder = TrajectoryEncoder(state_dim=3, config=config, device="cpu")
@@ -330,9 +298,8 @@ class TrajectoryEncoder(nn.Module):
     def posterior(self, window: Any, mask: Any = None) -> PlanPosterior:
         """Return the distribution of the plan of each window.
 
-        Args:
-            window: ``(..., k + 1, state_dim)``, or shorter; the current state is the last.
-            mask: ``(..., k + 1)``, which places hold a state; without it, all do.
+        Windows are ``(..., k + 1, state_dim)`` or shorter, and the current state is the last; the
+        mask says which places hold a state, by default all.
         """
         like = self.project_state.weight
         window = torch.as_tensor(window, dtype=like.dtype, device=like.device)
@@ -527,15 +494,9 @@ class PolicyNetwork(nn.Module):
 class TrajectoryPrior:
     """A plan, or one for each row of a batch, without gradients.
 
-    Attributes:
-        latent_plan: ``(embedding_dim,)`` or ``(B, embedding_dim)``.
-        state_window: The states it was made of.
-        timestamp: Number of plans that the planner made before.
-        kl_divergence: From the plan before, in nats, if that was given.
-        surprise_score: Squared distance from the mean plan before this one.
-        noise: Noise of the plan, in standard deviations: with it and the window, a learner rebuilds
-            the plan with gradients.
-        posterior: Distribution that the plan was drawn from.
+    ``timestamp`` is the number of plans made before, ``kl_divergence`` that from the plan before,
+    if it was given, and ``surprise_score`` the squared distance from the mean plan before this one.
+    With ``noise``, in standard deviations, and the window, a learner rebuilds the plan.
     """
 
     latent_plan: Any
@@ -562,21 +523,8 @@ class LatentPlanningOptimizer(nn.Module):
     A :class:`~echoic.agents.training.PPOLearner` given this planner trains the same two networks,
     by minibatches and with a value network.
 
-    Args:
-        state_dim: Numbers of a state.
-        action_dim: Number of actions.
-        config: All other settings.
-        device: Device of the networks; the CPU, with a warning, where CUDA is missing.
-        tracker: Mean plan that is shared with others, such as a replay. Plans are scored against it
-            first and move it then.
-        seed: Seed of the noise in plans and of actions. By default drawn from torch's own
-            generator, so that ``torch.manual_seed`` repeats a run.
-
-    Attributes:
-        encoder: F_φ.
-        policy: π_θ, the policy that acts.
-        divergence: The cost of a plan's changes.
-        tracker: The mean plan.
+    ``tracker`` is the mean plan, which a replay may share; plans are scored against it first and
+    move it then. ``seed`` is that of noise and actions, by default drawn from torch's generator.
     """
 
     def __init__(
@@ -624,11 +572,8 @@ class LatentPlanningOptimizer(nn.Module):
     ) -> TrajectoryPrior:
         """Draw the plan of a window, score it against the mean plan, and then move the mean.
 
-        Args:
-            window: ``(k + 1, state_dim)``, or ``(B, k + 1, state_dim)``.
-            mask: Which places hold a state, shaped like ``window`` without its last axis.
-            previous: Plan of the step before, for ``kl_divergence``.
-            deterministic: Take the mean instead of drawing.
+        ``previous`` is the plan of the step before, for ``kl_divergence``; a ``deterministic`` plan
+        is the mean. There may be several windows, ``(B, k + 1, state_dim)``.
         """
         window = torch.as_tensor(window, dtype=torch.float32, device=self.device)
         posterior = self.encoder.posterior(window, mask)
@@ -684,18 +629,10 @@ class LatentPlanningOptimizer(nn.Module):
     ) -> dict[str, Any]:
         """Return the policy's clipped loss on these steps, and the cost of the plans' changes.
 
-        Args:
-            current_state_window: ``(B, k + 1, state_dim)``.
-            previous_state_window: Windows of the steps before, with the same shape.
-            actions: ``(B,)``.
-            rewards: ``(B,)``, of consecutive steps of an episode; needed without ``advantages``.
-            advantages: ``(B,)``; by default the returns of ``rewards``, discounted by
-                ``discount_gamma``, minus their mean.
-            log_probs: ``(B,)``, of the actions when they were taken; by default the current ones.
-            noise: ``(B, embedding_dim)``, of the plans acted on; by default they were the means.
-            current_mask: Which places of the current windows hold a state.
-            previous_mask: The same of the previous windows.
-            pairs: ``(B,)``, where both windows are of one episode; by default everywhere.
+        By default ``advantages`` are the returns of ``rewards`` of consecutive steps minus their
+        mean. ``log_probs`` are those of the actions when they were taken, by default the current
+        ones, and ``noise`` that of the plans acted on, by default none. Masks say which places of
+        windows hold a state, and ``pairs`` where both are of one episode, by default everywhere.
         """
         if advantages is None:
             if rewards is None:
@@ -716,8 +653,7 @@ class LatentPlanningOptimizer(nn.Module):
         chosen = logits.log_softmax(dim=-1).gather(-1, actions[:, None]).squeeze(-1)
         before = chosen.detach() if log_probs is None else log_probs
         ratio = (chosen - before).exp()
-        reach = self.config.clip_epsilon
-        policy_loss = -clipped_gain(ratio, advantages, reach, reach)[0].mean()
+        policy_loss = -clipped_gain(ratio, advantages, _CLIP, _CLIP)[0].mean()
         kl_loss, plain = self.divergence(current, previous, pairs)
         return {
             "total_loss": policy_loss + self.divergence.weight * kl_loss,

@@ -53,8 +53,6 @@ class ReplayConfig:
             scores the oldest.
         age_threshold: Highest age of a hot experience. Ages count updates of the learner.
         temperature: Of the softmax over scores: small ones prefer high scores more.
-        surprise_weight: Weight of ``|plan - mean|**2`` in a score.
-        reward_weight: Weight of ``|reward|`` in a score.
         min_experiences: With fewer, ``sample_batch`` returns nothing, with a warning.
         priority_alpha: The exponent of scores with ``sampling_mode="power"``.
         importance_sampling_beta: The exponent of importance weights: 1 corrects all of the bias.
@@ -155,8 +153,6 @@ _ROW: dict[str, type[np.generic] | None] = {
     "episode_id": np.int64,
     "policy_version": np.int64,
 }
-# What stands for values that were not given.
-_UNKNOWN = {"log_prob": np.nan, "value": np.nan, "episode_id": -1, "policy_version": -1}
 # Settings that the scores in a file depend on.
 _RULES = (
     *("surprise_weight", "reward_weight", "ema_decay", "score_scale", "score_clip"),
@@ -175,13 +171,8 @@ class SurpriseCalculator:
     ``score = surprise_weight * |plan - mean|**2 + reward_weight * |reward|``, where the squared
     distance is divided by the number of dimensions unless ``score_scale="sum"``. Then ``mean =
     ema_decay * mean + (1 - ema_decay) * plan``; the first plan becomes the mean, which is zero
-    before. Score first, then update: a plan that has moved the mean looks less surprising.
-
-    Args:
-        config: The settings.
-        latent_dim: Numbers of a plan.
-        tracker: The mean of plans, with ``config.ema_decay``, such as a planner's; only one part
-            may update a shared one. None makes a new one.
+    before. Score first, then update: a plan that has moved the mean looks less surprising. A
+    ``tracker`` may be shared, such as a planner's; only one part may update it.
 
     >>> config = ReplayConfig(reward_weight=0.1, score_scale="sum")
     >>> calculator = SurpriseCalculator(config, latent_dim=3)
@@ -252,13 +243,19 @@ class HotColdBuffer:
         # By which scores are computed, if there is one, and whether experiences move it.
         self._mean: EMAPlanTracker | None = None
         self._moves = False
+        self._least = 1
         self._seed = secrets.randbits(64) if config.seed is None else config.seed
         # Held while the native buffer is made or changed as a whole.
         self._lock = threading.Lock()
         self._rows: _native.SurpriseReplay | None = None
 
     def __len__(self) -> int:
-        return 0 if self._rows is None else len(self._rows)
+        return 0 if (rows := self._rows) is None else len(rows)
+
+    @property
+    def ready(self) -> bool:
+        """Whether there are enough experiences to sample some."""
+        return len(self) >= self._least
 
     def _make(self, columns: Mapping[str, Array], *, many: bool) -> _native.SurpriseReplay:
         """Make the native buffer for experiences like these."""
@@ -316,14 +313,14 @@ class HotColdBuffer:
         for name, value in zip(_ROW, values, strict=True):
             # Floats may be rounded and made of any number; all else is checked by the native side.
             dtype = np.float32 if _ROW[name] is np.float32 else None
-            columns[name] = (
-                np.full(columns["state"].shape[:many], _UNKNOWN.get(name))
-                if value is None
-                else np.asarray(_plain(value), dtype)
-            )
-        if np.can_cast(columns["action"].dtype, np.int64):
-            # Another action may need more bits.
-            columns["action"] = columns["action"].astype(np.int64)
+            array = np.asarray(_plain(value), dtype)
+            # One number may stand for all rows.
+            stands = many and columns and not array.ndim
+            columns[name] = np.full(len(columns["state"]), array) if stands else array
+        action = columns["action"]
+        if action.ndim == many and np.can_cast(action.dtype, np.int64):
+            # Another number may need more bits.
+            columns["action"] = action.astype(np.int64)
         added: npt.NDArray[np.int64] = self._change(
             columns, lambda rows: rows.add(columns, many=many, scores=scores), many=many
         )
@@ -346,7 +343,7 @@ class HotColdBuffer:
         """
         if updates < 0:
             raise ArgumentError(f"updates must be at least 0, got {updates}")
-        return (0, 0, 0) if self._rows is None else self._rows.tick(updates)
+        return (0, 0, 0) if (rows := self._rows) is None else rows.tick(updates)
 
     def migrate_aged_experiences(self) -> int:
         """Make old experiences cold, and return how many became so.
@@ -359,49 +356,59 @@ class HotColdBuffer:
         """Remove experiences older than ``max_replay_age``, as :meth:`advance_ages` does too."""
         return self.advance_ages(0)[1]
 
-    def sample_experiences(
-        self, batch_size: int, temperature: float = 1.0, hot_ratio: float | None = None
-    ) -> tuple[list[Experience], npt.NDArray[np.float32] | list[float]]:
-        """Sample experiences, hot ones first, and their weights; ``([], [])`` if there are none.
-
-        ``floor(batch_size * hot_ratio)`` are hot; if one tier is empty, all are of the other.
-        """
-        if not len(self):
-            return [], []
-        batch = self._sample(batch_size, temperature, hot_ratio)
-        columns = (batch[field.name] for field in fields(Experience))
-        rows = (list(one) if one.ndim > 1 else one.tolist() for one in columns)
-        return list(map(Experience, *rows)), batch["weight"]
-
-    def _sample(
+    def sample_columns(
         self,
         batch_size: int,
-        temperature: float | None,
+        temperature: float | None = None,
+        *,
         hot_ratio: float | None = None,
         beta: float | None = None,
     ) -> dict[str, Any]:
+        """Sample a batch as a dict of arrays, hot experiences first.
+
+        Every field of :class:`Experience` is an array with a row for each; so are ``weight``,
+        ``probability``, that a row is drawn, and ``hot``. Arguments are used in place of the
+        settings; another temperature than before recomputes the weights of all experiences.
+
+        Raises:
+            ReplayError: If there are not enough experiences; see :attr:`ready`.
+        """
         config = self.config
-        if self._rows is None:
-            raise ReplayError("the buffer has no experiences")
-        return self._rows.sample(
+        if (rows := self._rows) is None or not self.ready:
+            raise ReplayError(f"the buffer has {len(self)} of min_experiences={self._least}")
+        return rows.sample(
             batch_size,
             temperature=config.temperature if temperature is None else temperature,
             hot_ratio=config.hot_sample_ratio if hot_ratio is None else hot_ratio,
             beta=config.importance_sampling_beta if beta is None else beta,
         )
 
+    def sample_experiences(
+        self, batch_size: int, temperature: float | None = 1.0, hot_ratio: float | None = None
+    ) -> tuple[list[Experience], npt.NDArray[np.float32] | list[float]]:
+        """Sample experiences, hot ones first, and their weights; ``([], [])`` if there are none.
+
+        ``floor(batch_size * hot_ratio)`` are hot; if one tier is empty, all are of the other.
+        """
+        if not self.ready:
+            return [], []
+        batch = self.sample_columns(batch_size, temperature, hot_ratio=hot_ratio)
+        columns = (batch[field.name] for field in fields(Experience))
+        rows = (list(one) if one.ndim > 1 else one.tolist() for one in columns)
+        return list(map(Experience, *rows)), batch["weight"]
+
     def get_statistics(self) -> dict[str, Any]:
         """Return sizes, counts, scores and bytes; nothing before the first experience."""
-        return {} if self._rows is None else self._rows.statistics()
+        return {} if (rows := self._rows) is None else rows.statistics()
 
     def update_priorities(
         self, experiences: Iterable[Experience | int], priorities: Iterable[float]
     ) -> int:
         """Set the scores of experiences, or of indices, for good; return how many were found."""
-        if self._rows is None:
+        if (rows := self._rows) is None:
             return 0
         indices = [one.index if isinstance(one, Experience) else one for one in experiences]
-        return self._rows.update_priorities(
+        return rows.update_priorities(
             np.asarray(indices, np.int64), np.asarray(_plain(priorities), np.float64)
         )
 
@@ -415,14 +422,8 @@ class PrioritizedReplayBuffer(HotColdBuffer):
     is ``(N * P)**-beta``, divided by the largest of the batch.
 
     The first experience sets the shapes and dtypes of states and actions: floats have 32 bits,
-    whole numbers of actions 64. All methods may be called from several threads.
-
-    Args:
-        config: The settings.
-        latent_dim: Numbers of a plan.
-        surprise_calculator: A mean of plans that is shared; None makes a new one.
-        update_ema: Whether added experiences move the mean. False if another part of the agent
-            updates a shared one.
+    and a whole number as an action 64. All methods may be called from several threads. With
+    ``update_ema=False`` another part of the agent updates the mean of ``surprise_calculator``.
 
     >>> rng = np.random.default_rng(0)
     >>> buffer = PrioritizedReplayBuffer(ReplayConfig(min_experiences=100, seed=0), latent_dim=16)
@@ -445,20 +446,11 @@ class PrioritizedReplayBuffer(HotColdBuffer):
         update_ema: bool = True,
     ) -> None:
         calculator = surprise_calculator or SurpriseCalculator(config, latent_dim)
-        if calculator.latent_dim != latent_dim:
-            raise ArgumentError(
-                f"expected a surprise_calculator of {latent_dim} dimensions, "
-                f"got one of {calculator.latent_dim}"
-            )
         super().__init__(config)
         self._mean, self._moves = calculator.tracker, update_ema
-        self.latent_dim = latent_dim
+        self._least = max(config.min_experiences, 1)
+        self.latent_dim = calculator.latent_dim
         self.surprise_calculator = calculator
-
-    @property
-    def ready(self) -> bool:
-        """Whether there are ``min_experiences``, and at least one."""
-        return len(self) >= max(self.config.min_experiences, 1)
 
     def add_experience(  # type: ignore[override]  # EchoRL's buffers differ in this
         self,
@@ -469,15 +461,12 @@ class PrioritizedReplayBuffer(HotColdBuffer):
         next_state: Any,
         done: bool,
         *,
-        log_prob: float | None = None,
-        value: float | None = None,
-        episode_id: int | None = None,
-        policy_version: int | None = None,
+        log_prob: float = math.nan,
+        value: float = math.nan,
+        episode_id: int = -1,
+        policy_version: int = -1,
     ) -> int:
-        """Add an experience; return its index, for :meth:`update_priorities`.
-
-        In a full buffer it may be removed at once, as the lowest.
-        """
+        """Add an experience; return its index. A full buffer may remove it at once."""
         given = (state, latent_plan, action, reward, next_state, done)
         known = (log_prob, value, episode_id, policy_version)
         return int(self._add(given + known, many=False)[0])
@@ -491,37 +480,15 @@ class PrioritizedReplayBuffer(HotColdBuffer):
         next_states: Any,
         dones: Any,
         *,
-        log_probs: Any | None = None,
-        values: Any | None = None,
-        episode_ids: Any | None = None,
-        policy_versions: Any | None = None,
+        log_probs: Any = math.nan,
+        values: Any = math.nan,
+        episode_ids: Any = -1,
+        policy_versions: Any = -1,
     ) -> npt.NDArray[np.int64]:
-        """Add an experience for each row of the arrays; return their indices."""
+        """Add an experience for each row; one number may stand for all. Return the indices."""
         given = (states, latent_plans, actions, rewards, next_states, dones)
         known = (log_probs, values, episode_ids, policy_versions)
         return self._add(given + known, many=True)
-
-    def sample_columns(
-        self,
-        batch_size: int,
-        temperature: float | None = None,
-        *,
-        hot_ratio: float | None = None,
-        beta: float | None = None,
-    ) -> dict[str, Any]:
-        """Sample a batch as a dict of arrays, hot experiences first.
-
-        Every field of :class:`Experience` is an array with a row for each; so are ``weight``,
-        ``probability``, that a row is drawn, and ``hot``. Arguments are used in place of the
-        settings; another temperature than before recomputes the weights of all experiences.
-
-        Raises:
-            ReplayError: If there are fewer than ``min_experiences``, or none.
-        """
-        if not self.ready:
-            least = max(self.config.min_experiences, 1)
-            raise ReplayError(f"the buffer has {len(self)} of min_experiences={least}")
-        return self._sample(batch_size, temperature, hot_ratio, beta)
 
     def sample_batch(
         self, batch_size: int, temperature: float | None = None
@@ -531,13 +498,10 @@ class PrioritizedReplayBuffer(HotColdBuffer):
         Returns ``([], [])`` if the buffer is empty, or, with a warning, if it has fewer than
         ``min_experiences``. :meth:`sample_columns` raises instead.
         """
-        if self.ready:
-            temperature = self.config.temperature if temperature is None else temperature
-            return self.sample_experiences(batch_size, temperature)
-        if len(self):
-            text = f"the buffer has {len(self)} of min_experiences={self.config.min_experiences}"
+        if 0 < len(self) < self._least:
+            text = f"the buffer has {len(self)} of min_experiences={self._least}"
             warnings.warn(f"{text}: nothing is sampled before", UserWarning, stacklevel=2)
-        return [], []
+        return self.sample_experiences(batch_size, temperature)
 
     update_experience_ages = HotColdBuffer.advance_ages
 
@@ -545,8 +509,8 @@ class PrioritizedReplayBuffer(HotColdBuffer):
         """Return ``1 / sum(P**2)`` of both tiers as ``total``, and of ``hot`` and ``cold``."""
         temperature = self.config.temperature if temperature is None else temperature
         sizes, ratio = (0.0, 0.0, 0.0), self.config.hot_sample_ratio
-        if self._rows is not None:
-            sizes = self._rows.effective_sizes(temperature, ratio)
+        if (rows := self._rows) is not None:
+            sizes = rows.effective_sizes(temperature, ratio)
         return dict(zip(("total", "hot", "cold"), sizes, strict=True))
 
     def get_buffer_statistics(self) -> dict[str, Any]:
@@ -559,8 +523,8 @@ class PrioritizedReplayBuffer(HotColdBuffer):
 
         Shapes, ages and random numbers are kept.
         """
-        if self._rows is not None:
-            self._rows.clear()
+        if (rows := self._rows) is not None:
+            rows.clear()
         if self._moves:
             self.surprise_calculator.tracker.reset()
 
@@ -573,8 +537,8 @@ class PrioritizedReplayBuffer(HotColdBuffer):
         """Write everything to a file, which appears whole or not at all, without pickle."""
         mean = self.surprise_calculator
         state: dict[str, Any] = {"mean": mean.get_ema_plan(), "mean_count": mean.tracker.count}
-        if self._rows is not None:
-            state = self._rows.state()
+        if (rows := self._rows) is not None:
+            state = rows.state()
             columns = zip(_ROW, state.pop("rows"), strict=True)
             state |= {f"rows/{name}": column for name, column in columns}
         arrays = {name: np.asarray(value) for name, value in state.items()}

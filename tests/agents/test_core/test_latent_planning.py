@@ -22,6 +22,7 @@ from echoic.agents.plans import (
     PolicyNetwork,
     SoftPrefixAdapter,
     TrajectoryEncoder,
+    shown,
     windows_of,
 )
 from echoic.agents.replay import ReplayConfig, SurpriseCalculator
@@ -71,7 +72,6 @@ def make_windows(count: int = 6, seed: int = 1) -> torch.Tensor:
         ("max_grad_norm", float("inf")),
         ("discount_gamma", 1.01),
         ("std_range", 0.5),
-        ("clip_epsilon", 0.0),
         ("num_heads", 3),
     ],
 )
@@ -91,7 +91,7 @@ def test_windows_made_while_acting_are_those_of_the_recorded_sequence() -> None:
     for history in (None, 2, 0):
         acting = PlanWindows(5, 2, 3, history=history, device="cpu")
         made = [acting.push(*step) for step in zip(states, starts, strict=True)]
-        windows, masks = windows_of(states, starts, 3, history=history)
+        windows, masks = shown(*windows_of(states, starts, 3), 3 if history is None else history)
         assert torch.equal(torch.stack([window for window, _ in made]), windows)
         assert torch.equal(torch.stack([mask for _, mask in made]), masks)
 

@@ -164,10 +164,10 @@ def test_a_report_of_nothing_is_one():
 def test_a_log_has_a_line_for_each_moment(tmp_path):
     log = MetricsLogger(tmp_path / "run" / "metrics.jsonl")
     log.log_metrics(PerformanceMetrics(1.0, 2, 3, value_loss=float("nan"), policy_loss=0.0))
-    log.log_metrics({"step": np.int64(4)})
+    log.log_metrics(PerformanceMetrics(2.0, np.int64(4), 3))
     lines = [json.loads(line) for line in log.log_file.read_text().splitlines()]
     first = {"timestamp": 1.0, "step": 2.0, "episode": 3.0, "policy_loss": 0.0, "value_loss": None}
-    assert lines == [first, {"step": 4.0}]
+    assert lines == [first, {"timestamp": 2.0, "step": 4.0, "episode": 3.0}]
 
 
 def test_a_server_shows_the_numbers_wherever_its_own_are():

@@ -701,10 +701,11 @@ def test_a_value_that_does_not_fit_is_refused_by_name(name: str) -> None:
     given: dict[str, Any] = {"state": np.uint8([1, 2]), "latent_plan": np.zeros(DIMS), "action": 3}
     given |= {"reward": 1, "next_state": np.uint8([3, 4]), "done": 0, "episode_id": 5}
     buffer.add_experience(**given)
+    buffer.add_experience(**{**given, "action": 2**40})
     wrong = {"state": [300, 0], "next_state": [0.5, 0.5], "action": 1.5, "done": "no"}
     with pytest.raises(EchoicError, match=name):
         buffer.add_experience(**{**given, name: wrong.get(name, 0.5)})
-    assert len(buffer) == 1
+    assert len(buffer) == 2
     [one] = buffer.sample_batch(1)[0]
     assert (one.state.dtype, one.reward, one.done, one.episode_id) == (np.uint8, 1.0, False, 5)
 
