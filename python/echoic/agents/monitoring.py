@@ -37,8 +37,8 @@ __all__ = [
     "SystemMonitor",
 ]
 
-_log = logging.getLogger("echoic.agents.monitoring")
 _SHOWN = ("total_reward", "success_rate", "policy_loss", "tokens_per_second", "cpu_usage")
+_log = logging.getLogger("echoic.agents.monitoring")
 
 
 # The default of a number: an object of its own, so that it is no measured 0.
@@ -288,8 +288,8 @@ class PerformanceMonitor:
                 if name in _NAMES:
                     known[name] = float(value)
         known |= self.system_monitor.get_current_metrics()
-        known |= {"timestamp": time.time(), "step": int(step), "episode": int(episode)}
-        metrics = PerformanceMetrics(**{**known, "total_time": now - self._began})
+        known |= {"timestamp": time.time(), "total_time": now - self._began}
+        metrics = PerformanceMetrics(**{**known, "step": int(step), "episode": int(episode)})
         self.metrics_collector.collect_metrics(metrics)
         self._show(metrics.measured)
         if now - self._logged >= self.log_interval:

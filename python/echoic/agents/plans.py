@@ -1,10 +1,9 @@
 """Latent plans: what an agent makes of an episode so far, and acts on.
 
 The encoder F_φ makes a plan of a window: the latest `k + 1` states of an episode, the current one
-in the last place. The policy π_θ acts on the current state and the plan. A learner makes the same
-plan again from its window and noise, with gradients, so that the ratio of an action's probability
-now to then is 1 before the first update, and carries gradients to both φ and θ. For that, acting
-and learning have to compute one function: nothing here has dropout.
+last. The policy π_θ acts on the current state and the plan. A learner makes the same plan again
+from its window and noise, so that the ratio of an action's probability now to then is 1 before the
+first update, and carries gradients to φ and θ. Hence nothing here has dropout.
 
 Importing this module imports torch.
 """
@@ -228,8 +227,7 @@ class PlanDivergence(nn.Module):
     def weight(self) -> float:
         """``kl_weight``, or its share during the warm-up."""
         warmup = self.config.kl_warmup_updates
-        share = min(1.0, int(self.updates) / warmup) if warmup else 1.0
-        return self.config.kl_weight * share
+        return self.config.kl_weight * min(1.0, (int(self.updates) / warmup) if warmup else 1.0)
 
     def forward(
         self, current: PlanPosterior, previous: PlanPosterior, pairs: Any
@@ -313,15 +311,12 @@ class TrajectoryEncoder(nn.Module):
         if mask is None:
             mask = torch.ones(window.shape[:-1], dtype=torch.bool)
         mask = torch.as_tensor(mask, dtype=torch.bool, device=like.device)
-        if mask.shape != window.shape[:-1]:
+        if mask.shape != window.shape[:-1] or not bool(mask[..., -1].all()):
             raise ArgumentError(
-                f"expected a mask of shape {tuple(window.shape[:-1])}, got {tuple(mask.shape)}"
+                f"expected a mask of shape {tuple(window.shape[:-1])}, true in the last place, the "
+                f"current state; got one of shape {tuple(mask.shape)}"
             )
         window, mask = window.reshape(-1, length, dim), mask.reshape(-1, length)
-        if not bool(mask[:, -1].all()):
-            raise ArgumentError(
-                "the last place of a window is the current state: it can not be masked"
-            )
         # A NaN in a masked place would stay one when weighted by 0.
         window = window.masked_fill(~mask[..., None], 0.0)
         hidden = self.project_state(window) + self.positions[places - length :]
@@ -358,20 +353,15 @@ class TrajectoryEncoder(nn.Module):
 
     def get_lipschitz_bound(self) -> float:
         """Return how far a plan's mean moves at most when the pooled features move by one."""
-        norms = [torch.linalg.matrix_norm(one.detach(), ord=2) for one in self._head_weights()]
-        return math.prod(map(float, norms))
+        heads = (layer.weight.detach() for layer in self.mean_head[::2])
+        return math.prod(float(torch.linalg.matrix_norm(one, ord=2)) for one in heads)
 
     @torch.no_grad()
     def project(self) -> None:
         """Shrink the mean's head until ``lipschitz_constant`` holds; call it after each step."""
-        if math.isinf(self.config.lipschitz_constant):
-            return
-        for weight in self._head_weights():
-            norm = torch.linalg.matrix_norm(weight, ord=2)
-            weight.mul_(torch.clamp(self.config.lipschitz_constant**0.5 / norm, max=1.0))
-
-    def _head_weights(self) -> tuple[Any, Any]:
-        return self.mean_head[0].weight, self.mean_head[2].weight
+        for layer in self.mean_head[::2]:
+            norm = torch.linalg.matrix_norm(layer.weight, ord=2)
+            layer.weight.mul_((self.config.lipschitz_constant**0.5 / norm).clamp(max=1.0))
 
 
 class _Block(nn.Module):
@@ -406,8 +396,7 @@ class _Block(nn.Module):
 class SoftPrefixAdapter(nn.Module):
     """Mixes states and plans: ``h = LayerNorm(α W_s s + (1 - α) W_τ τ)``.
 
-    The norm applies to the sum, so α bounds how much each part counts, not how large it is. At 1
-    the plan has no effect.
+    The norm applies to the sum, so α bounds how much each part counts, not how large it is.
     """
 
     def __init__(

@@ -110,17 +110,10 @@ class ReplayConfig:
 class Experience:
     """One step of an agent, with its plan.
 
-    Arrays of a sampled experience are views into its batch, which lives as long as one of them.
-
-    Attributes:
-        timestamp: Number of experiences added before it.
-        surprise_score: Score by the mean of plans when it was sampled.
-        priority: Score that it was sampled by.
-        age: Updates of the learner since it was added.
-        log_prob: Log-probability of the action under the policy that acted.
-        value: Value by that policy's critic.
-        policy_version: Version of the policy that acted.
-        index: For ``update_priorities``. It is never given to another experience.
+    ``timestamp`` is the number of experiences added before, ``age`` counts updates of the learner
+    since, and ``index`` is for ``update_priorities``. It was sampled by ``priority``; its
+    ``surprise_score`` is of that moment. ``log_prob``, ``value`` and ``policy_version`` are of the
+    policy that acted. Arrays are views into the batch, which lives as long as one of them.
     """
 
     state: Any
@@ -346,10 +339,7 @@ class HotColdBuffer:
         return (0, 0, 0) if (rows := self._rows) is None else rows.tick(updates)
 
     def migrate_aged_experiences(self) -> int:
-        """Make old experiences cold, and return how many became so.
-
-        :meth:`advance_ages` does this already: there are some only after an error of the disk.
-        """
+        """Make old experiences cold, as :meth:`advance_ages` does; return how many became so."""
         return self.advance_ages(0)[0]
 
     def evict_stale_experiences(self) -> int:

@@ -19,7 +19,7 @@ import pytest
 from echoic.agents import kernels
 from echoic.errors import ArgumentError, DtypeError
 
-CASES = 10_000
+CASES = 4_000
 
 
 # Oracles.
@@ -560,9 +560,11 @@ def test_large_inputs_leave_the_gil_to_others() -> None:
     assert counted > 10
 
 
-def test_the_kernels_need_no_framework(run_script: Any) -> None:
+def test_kernels_and_replay_need_no_framework(run_script: Any) -> None:
     done = run_script(
         "import sys, echoic.agents.bandwidth\n"
+        "from echoic.agents import PrioritizedReplayBuffer, ReplayConfig\n"
+        "PrioritizedReplayBuffer(ReplayConfig()).sample_batch(1)\n"
         "from echoic.agents.kernels import kernels_available\n"
         "heavy = {'torch', 'transformers', 'gymnasium'}\n"
         "print(kernels_available(), sorted(heavy & set(sys.modules)))"

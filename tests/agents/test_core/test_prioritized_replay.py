@@ -821,11 +821,3 @@ def test_strata_take_scores_as_they_are_given() -> None:
     assert (strata.migrate_aged_experiences(), strata.evict_stale_experiences()) == (0, 0)
     stats = strata.get_statistics()
     assert (stats["hot_size"], stats["cold_size"], len(strata)) == (0, 3, 3)
-
-
-def test_no_torch_is_imported(run_script: Any) -> None:
-    done = run_script(
-        "import sys\nfrom echoic.agents import PrioritizedReplayBuffer, ReplayConfig\n"
-        "PrioritizedReplayBuffer(ReplayConfig()).sample_batch(1)\nprint('torch' in sys.modules)"
-    )
-    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr

@@ -13,8 +13,8 @@ import torch
 
 from examples import tmaze
 
-# Others solve it too, but a run takes ten seconds of a processor; `experiments` has more of them.
-SEEDS = (0,)
+# Others solve it too, but take longer; `experiments` has more of them.
+SEEDS = (4,)
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +71,6 @@ def test_no_memory_solves_nothing(solved: tuple[int, tmaze.Run]) -> None:
 
 
 def test_a_run_repeats_itself() -> None:
-    first, second = (tmaze.train(3, iterations=3) for _ in range(2))
+    first, second = (tmaze.train(3, iterations=2) for _ in range(2))
     assert first.success == second.success
     assert first.metrics == second.metrics
