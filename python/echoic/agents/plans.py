@@ -104,8 +104,7 @@ class PlanningConfig:
         _checks.number(self, "lipschitz_constant", above=0, finite=False)
         if self.width % self.num_heads:
             raise ArgumentError(
-                f"num_heads must divide the width: got {self.num_heads} heads for "
-                f"{self.width} dimensions"
+                f"num_heads must divide the width {self.width}, not {self.num_heads}"
             )
 
     @property
