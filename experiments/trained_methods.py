@@ -51,7 +51,6 @@ SETTINGS: dict[str, Any] = {
     "device": "cpu",
     "num_actors": 16,
     "num_learners": 1,
-    "num_workers": 1,
     "train_frequency": 64,
     "learning_starts": 0,
     "batch_size": 256,

@@ -63,7 +63,6 @@ def small(tmp_path: Path) -> Callable[..., dict[str, Any]]:
             "checkpoint_dir": str(tmp_path / folder / "checkpoints"),
             "results_dir": str(tmp_path / folder / "results"),
             "tensorboard_log": "",
-            "worker_imports": ("tmaze_environment",),
         }
         return {**settings, **changes}
 

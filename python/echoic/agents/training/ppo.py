@@ -1,26 +1,18 @@
 """Proximal policy optimisation of a policy of vectors, with or without a planner.
 
-Schulman et al., "Proximal Policy Optimization Algorithms" (2017). Details that matter:
+Schulman et al., "Proximal Policy Optimization Algorithms" (2017). Log-probabilities are those of
+the policy that acted, recorded when it did. Importance weights multiply the loss of a step outside
+the clipping, where they are no change of the policy. The larger of clipped and plain value losses
+is taken for each step, not of their means.
 
-1. Log-probabilities are those of the policy that acted, recorded when it did. The ratio is 1 in the
-   first minibatch and nowhere else.
-2. Importance weights multiply the loss of a step, outside the clipping: inside they would count as
-   a change of the policy.
-3. The larger of clipped and plain value losses is taken for each step, not of their means.
-4. When the policy has moved by more than `target_kl`, the update ends with all of its epochs, and
-   the minibatch that showed it is not stepped on.
-
-With a planner, the policy is the planner's own, the one that acts, and plans are rebuilt from their
-windows so that gradients reach the encoder. Without one, plans are inputs like any other.
+With a planner, the policy is the planner's own, and plans are rebuilt from their windows so that
+gradients reach the encoder. Without one, plans are inputs like any other.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
 import math
-import operator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -206,26 +198,13 @@ class PPOTrainingStep:
         next_values: Any,
         truncated: Any = None,
         final_values: Any = None,
-        windows: Any = None,
-        masks: Any = None,
         **columns: Any,
     ) -> PPOTrainingStep:
         """Make steps of a rollout, with advantages along its true sequences.
 
-        All arguments are ``(T, N, ...)``, time first, but ``next_values`` ``(N,)``.
-
-        Args:
-            gae: Computes the advantages, of what its method calls by the same names.
-            rewards: Rewards of the steps.
-            values: Values of the states, when acting.
-            dones: Whether the step terminated its episode.
-            starts: Whether an episode starts with the state.
-            next_values: Values of the states after the last steps.
-            truncated: Whether the step was cut off by a time limit.
-            final_values: Values of the states after such steps.
-            windows: Windows of the plans, if the planner is to learn, and ``masks``.
-            masks: Which places of the windows hold a state.
-            **columns: Other fields of this class.
+        ``starts`` are true where an episode starts with the state; ``columns`` are other fields of
+        this class, ``windows`` if the planner is to learn. The rest is given to ``gae``. All are
+        ``(T, N, ...)``, time first, but ``next_values`` ``(N,)``.
         """
 
         def by_row(value: Any) -> Any:
@@ -239,13 +218,13 @@ class PPOTrainingStep:
             truncated=by_row(truncated),
             final_values=by_row(final_values),
         )
-        if windows is not None:
+        if columns.get("windows") is not None:
             # The step before the first one is in another rollout: it has no pair.
             columns["pairs"] = ~torch.as_tensor(starts, dtype=torch.bool)
             columns["pairs"][0] = False
-            for name, one in (("windows", windows), ("masks", masks)):
-                if one is not None:
-                    columns[name] = rows = torch.as_tensor(one)
+            for name in ("windows", "masks"):
+                if columns.get(name) is not None:
+                    rows = torch.as_tensor(columns[name])
                     columns[f"previous_{name}"] = torch.cat([rows[:1], rows[:-1]])
         columns |= {"rewards": rewards, "values": values}
         columns |= {"advantages": advantages.T, "returns": returns.T}
@@ -308,12 +287,11 @@ class PPOLearner:
             then :attr:`policy_network`, and its encoder learns through it.
         seed: Seed of minibatches and actions; by default drawn from torch's own generator.
         hidden_dim: Width of the networks, without a planner.
-        threads: Parts of a minibatch whose gradients are computed side by side. The step is taken
-            along their mean by rows; the cost of plans' changes is a mean over each part's pairs.
 
     Attributes:
         policy_network: The policy that acts and learns.
         value_network: The values of states.
+        reference: The policy that ``kl_coef`` ties to, if :meth:`set_reference` was called.
     """
 
     def __init__(
@@ -327,7 +305,6 @@ class PPOLearner:
         planner: Any = None,
         seed: int | None = None,
         hidden_dim: int = 512,
-        threads: int = 1,
     ) -> None:
         self.config = config
         self.device = resolve(device)
@@ -355,9 +332,7 @@ class PPOLearner:
         if seed is None:
             seed = int(torch.randint(2**62, ()))
         self.generator = torch.Generator(self.device).manual_seed(seed)
-        self._threads = threads
-        self._pool = ThreadPoolExecutor(threads, "echoic-learner") if threads > 1 else None
-        self._reference: Any = None
+        self.reference: Any = None
         self._metrics: dict[str, float] = {}
 
     def parameters(self) -> list[Any]:
@@ -367,14 +342,7 @@ class PPOLearner:
     def set_reference(self, policy: Any = None) -> None:
         """Keep the policy near this one; by default near a copy of itself as it is now."""
         kept = copy.deepcopy(self.policy_network if policy is None else policy)
-        self._reference = kept.to(self.device).requires_grad_(False)
-
-    def close(self) -> None:
-        """End the threads."""
-        if self._pool is not None:
-            self._pool.shutdown()
-
-    # Acting.
+        self.reference = kept.to(self.device).requires_grad_(False)
 
     @torch.no_grad()
     def get_value_estimate(self, states: Any, latent_plans: Any) -> Any:
@@ -390,8 +358,6 @@ class PPOLearner:
             *given, greedy=greedy, generator=self.generator
         )
         return drawn
-
-    # Learning.
 
     def evaluate(self, steps: PPOTrainingStep) -> Evaluation:
         """Evaluate the networks for steps on the device.
@@ -472,16 +438,18 @@ class PPOLearner:
             begun += 1
             order = torch.randperm(len(steps), generator=self.generator, device=self.device)
             for index in order.split(config.batch_size):
-                numbers = self._gradient(steps, anchor, index)
+                loss, numbers = self._loss(steps[index], None if anchor is None else anchor[index])
                 evaluated.append(numbers)
                 if math.isnan(numbers["approx_kl"]):
                     raise FloatingPointError(
                         "the policy's distance from the one that acted, approx_kl, is NaN; no step "
                         "was taken. Check the states and log-probabilities of the batch"
                     )
-                if not numbers["approx_kl"] <= config.target_kl:
+                if numbers["approx_kl"] > config.target_kl:
                     stopped = True
                     break
+                self.optimizer.zero_grad(set_to_none=True)
+                loss.backward()
                 longest = config.max_grad_norm
                 numbers["grad_norm"] = step(self.optimizer, self.parameters(), longest)
                 if self.planner is not None:
@@ -501,25 +469,8 @@ class PPOLearner:
         }
         return dict(self._metrics)
 
-    def _gradient(self, steps: PPOTrainingStep, anchor: Any, index: Any) -> dict[str, float]:
-        """Set the gradient of a minibatch, and return the numbers behind it."""
-        parts = [one for one in index.tensor_split(self._threads) if len(one)]
-
-        def part(one: Any) -> tuple[Any, dict[str, float]]:
-            return self._slopes(steps[one], None if anchor is None else anchor[one])
-
-        found = list((map if self._pool is None else self._pool.map)(part, parts))
-        shares = [len(one) / len(index) for one in parts]
-        slopes = zip(*(one for one, _ in found), strict=True)
-        for parameter, of_parts in zip(self.parameters(), slopes, strict=True):
-            known = [s * x for s, x in zip(of_parts, shares, strict=True) if s is not None]
-            parameter.grad = functools.reduce(operator.add, known) if known else None
-        numbers = {name: [one[name] for _, one in found] for name in found[0][1]}
-        gap = max(numbers.pop("ratio_gap"))
-        return {name: _mean(each, shares) for name, each in numbers.items()} | {"ratio_gap": gap}
-
-    def _slopes(self, some: PPOTrainingStep, anchor: Any) -> tuple[Any, dict[str, float]]:
-        """Return the gradient of the loss on some steps, and the numbers behind it."""
+    def _loss(self, some: PPOTrainingStep, anchor: Any) -> tuple[Any, dict[str, float]]:
+        """Return the loss of some steps, and the numbers behind it."""
         config = self.config
         found = self.evaluate(some)
         log_ratio = (found.chosen - some.log_probs).detach()
@@ -534,7 +485,6 @@ class PPOLearner:
             gap = (found.log_probs.exp() * (found.log_probs - anchor)).sum(dim=-1)
             reference_kl = _weighted(gap, some)
             loss = loss + config.kl_coef * reference_kl
-        slopes = torch.autograd.grad(loss, self.parameters(), allow_unused=True)
         parts = {
             "policy_loss": policy_loss,
             "value_loss": value_loss,
@@ -546,17 +496,15 @@ class PPOLearner:
             # Never negative, and of less variance than the mean of -log ratio (Schulman 2020).
             "approx_kl": (ratio - 1.0 - log_ratio).mean(),
         }
-        return slopes, {name: float(value.detach()) for name, value in parts.items()}
+        return loss, {name: float(value.detach()) for name, value in parts.items()}
 
     def get_training_metrics(self) -> dict[str, float]:
         """Return the metrics of the latest update."""
         return dict(self._metrics)
 
-    # Checkpoints.
-
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write networks, optimizer, reference and generators, and the planner, to a file."""
-        checkpoint.save(path, {**self.state_dict(), "metrics": self._metrics}, kind=_KIND)
+        checkpoint.save(path, self.state_dict(), kind=_KIND)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Continue from a file of :meth:`save_checkpoint`: on the CPU, bit for bit.
@@ -565,9 +513,7 @@ class PPOLearner:
             CheckpointError: If the file is damaged, or of a learner of other sizes. Nothing was
                 changed.
         """
-        state = checkpoint.load(path, kind=_KIND)
-        self.load_state_dict(state)
-        self._metrics = state["metrics"]
+        self.load_state_dict(checkpoint.load(path, kind=_KIND))
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that learning changes."""
@@ -579,7 +525,8 @@ class PPOLearner:
             },
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
-            "reference": None if self._reference is None else self._reference.state_dict(),
+            "reference": None if self.reference is None else self.reference.state_dict(),
+            "metrics": self._metrics,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -592,30 +539,30 @@ class PPOLearner:
             self._restore(state)
 
     def _restore(self, state: dict[str, Any]) -> None:
-        networks, planner = state["networks"], self.planner
-        if (networks["planner"] is None) != (planner is None):
+        networks = state["networks"]
+        if (networks["planner"] is None) != (self.planner is None):
             raise CheckpointError("only one of the checkpoint and the learner has a planner")
         own = {"policy": self.policy_network, "value": self.value_network}
         checkpoint.check_fit(own, networks)
         checkpoint.check_optimizer(self.optimizer, state["optimizer"])
         for name, module in own.items():
             module.load_state_dict(networks[name])
-        if planner is not None:
-            planner.load_state_dict(networks["planner"])
+        if self.planner is not None:
+            self.planner.load_state_dict(networks["planner"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"])
-        self._reference = None
+        self.reference, self._metrics = None, state["metrics"]
         if state["reference"] is not None:
             checkpoint.check_fit({"reference": self.policy_network}, state)
             self.set_reference()
-            self._reference.load_state_dict(state["reference"])
+            self.reference.load_state_dict(state["reference"])
 
     @torch.no_grad()
     def _anchor(self, steps: PPOTrainingStep) -> Any:
         """Return the reference's log-probabilities, given the plans that were acted on."""
         if self.config.kl_coef == 0.0:
             return None
-        policy = self.policy_network if self._reference is None else self._reference
+        policy = self.policy_network if self.reference is None else self.reference
         return masked(policy(steps.states, steps.latent_plans), steps.action_masks)
 
     def _tensor(self, value: Any) -> Any:
@@ -627,9 +574,7 @@ def _weighted(each: Any, steps: PPOTrainingStep) -> Any:
     return (each if steps.importance_weights is None else each * steps.importance_weights).mean()
 
 
-def _mean(values: list[float], weights: list[float] | None = None) -> float:
-    """Return the weighted mean of the values that are not NaN; NaN without one."""
-    each = [1.0] * len(values) if weights is None else weights
-    known = [(v, w) for v, w in zip(values, each, strict=True) if not math.isnan(v)]
-    total = sum(w for _, w in known)
-    return sum(v * w for v, w in known) / total if total else math.nan
+def _mean(values: list[float]) -> float:
+    """Return the mean of the values that are not NaN; NaN without one."""
+    known = [one for one in values if not math.isnan(one)]
+    return sum(known) / len(known) if known else math.nan
