@@ -169,9 +169,9 @@ def test_checkpoints_are_kept_some_of_them_and_fit_or_are_refused(run):
     with EchoRLTrainer(run("empty")) as trainer:
         with pytest.raises(FileNotFoundError):
             trainer.resume()
-        # A folder of something else is not replaced.
-        with pytest.raises(ArgumentError, match="is no checkpoint to replace"):
-            trainer.save(Path(config.results_dir))
+        # What else is in a folder stays there.
+        trainer.save(Path(config.results_dir))
+        assert trainer.resume(config.results_dir) == 0
     assert Path(config.results_dir, "metrics.jsonl").exists()
 
 

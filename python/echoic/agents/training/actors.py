@@ -3,9 +3,8 @@
 - The seed of an episode follows from the run's seed, the actor and the number of the episode.
 - An environment that raises is closed and replaced. The step that failed is marked as not valid:
   nothing is learned from it, and it counts as cut off where it started. An environment that can't
-  be made, or fails more than ten times in a row, ends the run.
-- With ``environment_timeout``, each environment runs in its own process. One that hangs within a
-  step is killed, which counts as raising.
+  be made, or fails more than ten times in a row, ends the run. With ``environment_timeout``, one
+  that hangs within a step is killed, which counts as raising.
 - A judge, if there is one, pays an episode when it ends, in place of the environment. Metrics still
   report what the environment paid.
 """
@@ -167,13 +166,21 @@ class Seat:
         seed: Seed of the run.
         number: Number of the actor.
         episode: Number of its latest episode, before the first one here.
+        judge: Pays episodes in place of the environment.
     """
 
     def __init__(
-        self, config: TrainingConfig, seed: int = 0, number: int = 0, episode: int = 0
+        self,
+        config: TrainingConfig,
+        seed: int = 0,
+        number: int = 0,
+        episode: int = 0,
+        judge: Callable[[Transcript], float] | None = None,
     ) -> None:
         self.config, self.seed, self.number, self.episode = config, seed, number, episode
-        self.failures = 0
+        self.judge, self.failures = judge, 0
+        # Reward, steps and success of each episode that ended.
+        self.ended: list[tuple[float, int, bool]] = []
         self.environment = self._make()
 
     def begin(self) -> None:
@@ -189,25 +196,42 @@ class Seat:
         self.reward, self.steps = 0.0, 0
         self.transcript = Transcript(str(getattr(self.environment, "instructions", "")))
 
-    def step(self, action: int) -> tuple[float, bool, bool, bool]:
-        """Do an action; return the reward, whether it ended or cut the episode, and success.
-
-        Raises:
-            CollectorError: If a number is not finite.
-        """
-        listed = self._commands
-        command = listed[action] if action < len(listed) else f"#{action}"
-        self.steps += 1
+    def step(self, action: int) -> dict[str, Any]:
+        """Do an action, and start the next episode if this one ends; return the step's row."""
+        row: dict[str, Any] = {
+            "next_states": self.state,
+            "episode": self.number * _EPISODES + self.episode,
+            "rewards": 0.0,
+            "earned": 0.0,
+            "dones": False,
+            "truncated": True,
+            "valid": False,
+        }
+        command = self._commands[action] if action < len(self._commands) else f"#{action}"
         self.transcript.turns.append((self._text, command))
-        seen, reward, done, cut, info = self.environment.step(action)
-        if not math.isfinite(reward):
-            raise CollectorError(f"the reward of a step is not finite: {reward}")
-        self._see(seen, info)
-        self.transcript.final = self._text
+        try:
+            seen, reward, done, cut, info = self.environment.step(action)
+            if not math.isfinite(reward):
+                raise CollectorError(f"the reward of a step is not finite: {reward}")
+            self._see(seen, info)
+        except Exception as error:  # whatever an environment raises
+            self.replace(error)
+            self.begin()
+            return row
+        self.failures, self.transcript.final = 0, self._text
+        self.steps += 1
         self.reward += float(reward)
-        done, self.failures = bool(done), 0
+        done = bool(done)
         cut = not done and (bool(cut) or self.steps >= self.config.max_episode_steps)
-        return float(reward), done, cut, done and bool(info["success"])
+        paid = float(reward)
+        if self.judge is not None:
+            paid = float(self.judge(self.transcript)) if done or cut else 0.0
+        row |= {"next_states": self.state, "rewards": paid, "earned": float(reward)}
+        row |= {"dones": done, "truncated": cut, "valid": True}
+        if done or cut:
+            self.ended.append((self.reward, self.steps, done and bool(info["success"])))
+            self.begin()
+        return row
 
     def replace(self, error: object) -> None:
         """Replace an environment that failed.
@@ -216,13 +240,14 @@ class Seat:
             CollectorError: If it failed too often in a row.
         """
         self.failures += 1
+        # As text: a log may keep its arguments, and an error keeps all that its frames hold.
+        text = repr(error)
         if self.failures > _MOST_FAILURES:
             raise CollectorError(
                 f"the environment {self.config.env_name!r} broke {self.failures} times in a row: "
-                f"{error!r}"
+                f"{text}"
             )
-        # As text: a log may keep its arguments, and an error keeps all that its frames hold.
-        _log.warning("the environment of actor %d broke: %s", self.number, repr(error))
+        _log.warning("the environment of actor %d broke: %s", self.number, text)
         self.close()
         self.environment = self._make()
 
@@ -294,7 +319,7 @@ class ActorGroup:
         first: int = 0,
         judge: Callable[[Transcript], float] | None = None,
     ) -> None:
-        self.config, self.networks, self._judge = config, networks, judge
+        self.config, self.networks = config, networks
         drawn = np.random.SeedSequence([seed, first, 1]).generate_state(1)
         self._generator = torch.Generator().manual_seed(int(drawn[0]))
         self._windows = networks.windows(config.num_actors)
@@ -303,7 +328,7 @@ class ActorGroup:
         self.seats: list[Seat] = []
         try:
             for number in range(config.num_actors):
-                self.seats.append(Seat(config, seed, number, first))
+                self.seats.append(Seat(config, seed, number, first, judge))
                 self.seats[-1].begin()
         except BaseException:
             self.close()
@@ -319,14 +344,12 @@ class ActorGroup:
             plans ``next_windows`` and ``next_masks``. And ``ended``: reward, steps and success of
             each episode that ended.
         """
-        ended: list[tuple[float, int, bool]] = []
-        rows = [self._step(ended) for _ in range(self.config.train_frequency)]
+        rows = [self._step() for _ in range(self.config.train_frequency)]
         batch = Batch(**{name: torch.stack([row[name] for row in rows]) for name in rows[0]})
-        batch.ended = ended
+        batch.ended = [one for seat in self.seats for one in seat.ended]
+        for seat in self.seats:
+            seat.ended = []
         windows, masks = batch.windows, batch.masks
-        if self.networks.encoder is None:
-            del batch.windows, batch.masks
-            return batch
         before = self._latest or (windows[0], masks[0])
         self._latest = windows[-1], masks[-1]
         batch.previous_windows = torch.cat([before[0][None], windows[:-1]])
@@ -341,54 +364,24 @@ class ActorGroup:
         for seat in self.seats:
             seat.close()
 
-    def _step(self, ended: list[tuple[float, int, bool]]) -> dict[str, Any]:
+    def _step(self) -> dict[str, Any]:
         """Take one step with each actor."""
-        starts = torch.tensor([seat.steps == 0 for seat in self.seats])
-        states = np.stack([seat.state for seat in self.seats])
+        states = torch.from_numpy(np.stack([seat.state for seat in self.seats]))
         allowed = torch.from_numpy(np.stack([seat.allowed for seat in self.seats]))
+        starts = torch.tensor([seat.steps == 0 for seat in self.seats])
         windows, masks = self._windows.push(states, starts)
         acted = self.networks.act(windows, masks, allowed, self._generator)
-        actions, log_probs, plans, noise = acted
-        pairs = zip(self.seats, actions.tolist(), strict=True)
-        done = [self._do(seat, action, ended) for seat, action in pairs]
+        pairs = zip(self.seats, acted[0].tolist(), strict=True)
+        done = [seat.step(action) for seat, action in pairs]
+        following = np.stack([one.pop("next_states") for one in done])
         return {
-            "states": torch.from_numpy(states),
+            "states": states,
             "pairs": ~starts,
             "windows": windows,
             "masks": masks,
             "action_masks": allowed,
-            "actions": actions,
-            "log_probs": log_probs,
-            "latent_plans": plans,
-            "plan_noise": noise,
             "places": masks.sum(dim=1),
-            "next_states": torch.from_numpy(np.stack([one.pop("next_states") for one in done])),
+            **dict(zip(("actions", "log_probs", "latent_plans", "plan_noise"), acted, strict=True)),
+            "next_states": torch.from_numpy(following),
             **{name: torch.tensor([one[name] for one in done]) for name in done[0]},
         }
-
-    def _do(self, seat: Seat, action: int, ended: list[Any]) -> dict[str, Any]:
-        """Do an action; start the next episode when this one ends."""
-        step: dict[str, Any] = {
-            "next_states": seat.state,
-            "episode": seat.number * _EPISODES + seat.episode,
-            "rewards": 0.0,
-            "earned": 0.0,
-            "dones": False,
-            "truncated": True,
-            "valid": False,
-        }
-        try:
-            reward, done, cut, success = seat.step(action)
-        except Exception as error:  # whatever an environment raises
-            seat.replace(error)
-            seat.begin()
-            return step
-        paid = reward
-        if self._judge is not None:
-            paid = float(self._judge(seat.transcript)) if done or cut else 0.0
-        step |= {"next_states": seat.state, "rewards": paid, "earned": reward}
-        step |= {"dones": done, "truncated": cut, "valid": True}
-        if done or cut:
-            ended.append((seat.reward, seat.steps, success))
-            seat.begin()
-        return step

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from echoic.agents.plans import LatentPlanningOptimizer
+from echoic.agents.training.actors import Batch
 from echoic.agents.training.ppo import PPOLearner, PPOTrainingStep
 from echoic.primitives import compute_vtrace
 
 if TYPE_CHECKING:
-    from echoic.agents.training.actors import Batch
     from echoic.agents.training.config import TrainingConfig
 
 __all__ = ["VectorLearner"]
@@ -81,16 +81,20 @@ class VectorLearner(PPOLearner):
         found = torch.cat([self.planner.encoder(*one) for one in chunks])
         return found.view(*batch.rewards.shape, -1).cpu()
 
-    def learn(self, batch: Batch) -> dict[str, float]:
-        """Learn from new steps, and from ``next_plans`` of the states that they led to."""
-        shape = batch.rewards.shape
+    def learn(self, batch: Batch, drawn: Any = None) -> dict[str, float]:
+        """Learn from new steps or, once, from replayed ones.
+
+        Args:
+            batch: Steps, with ``next_plans`` of the states that they led to.
+            drawn: Importance weights of replayed steps.
+        """
+        shape, gamma = batch.rewards.shape, self.config.gamma
         steps = self._steps(batch)
         log_probs, values = self._look(steps)
         log_ratio = (log_probs - steps.log_probs.to(self.device)).cpu().view(shape)
         worth = values.cpu().view(shape)
         following = self.get_value_estimate(batch.next_states, batch.next_plans).cpu()
         # A failed step is worth what was expected of it: no error is traced back from it.
-        gamma = self.config.gamma
         rewards = torch.where(batch.valid, batch.rewards, worth - gamma * following).float()
         targets, advantages = compute_vtrace(
             log_ratio if self._impala else torch.zeros_like(log_ratio),
@@ -108,10 +112,14 @@ class VectorLearner(PPOLearner):
         )
         steps.values, steps.returns = values, targets.flatten()
         steps.advantages = (advantages if self._impala else targets - worth).flatten()
-        if self._impala:
-            steps.log_probs = log_probs
         valid = batch.valid.flatten()
         steps.importance_weights = valid.float()
+        if self._impala or drawn is not None:
+            steps.log_probs = log_probs
+        if drawn is not None:
+            steps.importance_weights = drawn * log_ratio.flatten().exp().clamp(max=1.0)
+            steps.advantages /= self._spread
+            return self.update(steps, epochs=1)
         raw = steps.advantages[valid]
         if self._normalize and len(raw) > 1:
             self._spread = float(raw.std(correction=0)) + 1e-8
@@ -119,43 +127,23 @@ class VectorLearner(PPOLearner):
         return self.update(steps)
 
     def learn_replayed(self, rows: dict[str, Any]) -> dict[str, float]:
-        """Learn once from steps that a replay has drawn."""
-        dim = self._state_dim
-        state, following, reward, acted, drawn = (
-            self._tensor(rows[name])
-            for name in ("state", "next_state", "reward", "log_prob", "weight")
+        """Learn once from steps that a replay has drawn, each a sequence of length 1."""
+        row = {name: torch.as_tensor(one)[None] for name, one in rows.items()}
+        dim, valid = self._state_dim, torch.ones(1, len(rows["reward"]), dtype=torch.bool)
+        batch = Batch(
+            states=row["state"][..., :dim],
+            latent_plans=row["state"][..., dim:],
+            next_states=row["next_state"][..., :dim],
+            rewards=row["reward"],
+            next_plans=row["next_state"][..., dim:],
+            log_probs=row["log_prob"].float(),
+            actions=row["action"][..., 0],
+            action_masks=row["action"][..., 1:] != 0,
+            dones=row["done"].bool(),
+            truncated=~valid,
+            valid=valid,
         )
-        action = torch.as_tensor(rows["action"], device=self.device).long()
-        blank = torch.zeros_like(reward)
-        steps = PPOTrainingStep(
-            states=state[:, :dim],
-            latent_plans=state[:, dim:],
-            actions=action[:, 0],
-            rewards=reward,
-            values=blank,
-            log_probs=acted,
-            advantages=blank,
-            returns=blank,
-            frozen_plans=torch.ones_like(reward, dtype=torch.bool),
-            action_masks=action[:, 1:] != 0,
-        )
-        log_probs, values = self._look(steps)
-        going_on = ~torch.as_tensor(rows["done"], device=self.device).bool()
-        followed = self.get_value_estimate(following[:, :dim], following[:, dim:])
-        error = reward + self.config.gamma * going_on * followed - values
-        steps.importance_weights = drawn * (log_probs - acted).exp().clamp(max=1.0)
-        steps.log_probs, steps.values = log_probs, values
-        steps.advantages, steps.returns = error / self._spread, values + error
-        return self.update(steps, epochs=1)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that learning changes."""
-        return {**super().state_dict(), "spread": self._spread}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`."""
-        super().load_state_dict(state)
-        self._spread = state["spread"]
+        return self.learn(batch, drawn=row["weight"][0])
 
     def _steps(self, batch: Batch) -> PPOTrainingStep:
         """Return a batch as steps without advantages."""

@@ -68,54 +68,22 @@ class GAECalculator:
         values: npt.ArrayLike,
         dones: npt.ArrayLike,
         next_values: npt.ArrayLike | None = None,
-        *,
-        truncated: npt.ArrayLike | None = None,
-        final_values: npt.ArrayLike | None = None,
-    ) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
+    ) -> tuple[Any, Any]:
         """Return advantages and returns of sequences ``(B, T)``.
 
-        Args:
-            rewards: ``(B, T)``.
-            values: ``(B, T)``, of the states that the steps started in.
-            dones: Which steps terminated an episode, so that nothing follows.
-            next_values: ``(B,)``, of the states after the last steps; needed where a sequence ends
-                within an episode. Default: 0.
-            truncated: Which steps were cut off by a time limit; needs ``final_values``.
-            final_values: Values of the states after the steps that were cut off.
+        Nothing follows a step that is done. ``next_values`` ``(B,)`` are those of the states after
+        the last steps, needed where a sequence ends within an episode; default: 0.
         """
-        rewards = _numbers("rewards", rewards, 2)
-        last = np.zeros(len(rewards)) if next_values is None else _numbers("next", next_values, 1)
-        advantages, returns = compute_gae(
-            rewards,
-            _numbers("values", values, 2),
-            np.asarray(dones) != 0,
-            last,
-            self.config.gamma,
-            self.config.gae_lambda,
-            truncated=None if truncated is None else np.asarray(truncated) != 0,
-            final_values=None if final_values is None else _numbers("final", final_values, 2),
-            time_axis=1,
-        )
-        return advantages, returns
+        last = np.zeros(len(np.asarray(rewards))) if next_values is None else next_values
+        gamma, lam = self.config.gamma, self.config.gae_lambda
+        return compute_gae(rewards, values, dones, last, gamma, lam, time_axis=1)
 
     def compute_advantages_single_episode(
         self, rewards: npt.ArrayLike, values: npt.ArrayLike, next_value: float = 0.0
-    ) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
+    ) -> tuple[Any, Any]:
         """Return those of one episode ``(T,)``; ``next_value`` is for one that is cut off."""
-        advantages, returns = self.compute_advantages(
-            _numbers("rewards", rewards, 1)[None],
-            _numbers("values", values, 1)[None],
-            np.zeros((1, len(np.asarray(rewards)))),
-            [next_value],
-        )
-        return advantages[0], returns[0]
-
-
-def _numbers(name: str, given: npt.ArrayLike, axes: int) -> npt.NDArray[np.floating]:
-    array = np.asarray(given)
-    if array.ndim != axes:
-        raise ArgumentError(f"{name}: expected an array of {axes} axes, got shape {array.shape}")
-    return array.astype(np.float64) if array.dtype.kind != "f" else array
+        dones, config = np.zeros(len(np.asarray(rewards))), self.config
+        return compute_gae(rewards, values, dones, next_value, config.gamma, config.gae_lambda)
 
 
 @dataclass
@@ -125,20 +93,16 @@ class PPOTrainingStep:
     Attributes:
         states: ``(B, state_dim)``.
         latent_plans: ``(B, latent_dim)``, the plans acted on.
-        actions: ``(B,)``.
-        rewards: ``(B,)``.
-        values: ``(B,)``, of the states when acting.
-        log_probs: ``(B,)``, of the actions, under the policy that acted.
-        advantages: ``(B,)``, along the sequences that the steps are from.
-        returns: ``(B,)``, targets of values.
-        importance_weights: ``(B,)``, for steps that were not drawn evenly.
+        values: Of the states when acting.
+        log_probs: Of the actions, under the policy that acted.
+        advantages: Along the sequences that the steps are from.
+        returns: Targets of values.
+        importance_weights: For steps that were not drawn evenly.
         windows: ``(B, k + 1, state_dim)``, of the plans; ``masks`` ``(B, k + 1)``, which of their
-            places hold a state.
+            places hold a state. Without windows plans are inputs: the encoder does not learn.
         plan_noise: ``(B, latent_dim)``, of the plans, in standard deviations.
         previous_windows: Windows of the steps before, and ``previous_masks``.
-        pairs: ``(B,)``, where the step before is of the same episode, and its window is right.
-        frozen_plans: ``(B,)``, true of steps whose plans are inputs like any other: the planner
-            does not learn from them, and there are no windows. All steps of a batch, or none.
+        pairs: Where the step before is of the same episode, and its window is right.
         action_masks: ``(B, action_dim)``, which actions there were to choose from.
     """
 
@@ -157,7 +121,6 @@ class PPOTrainingStep:
     previous_windows: Any = None
     previous_masks: Any = None
     pairs: Any = None
-    frozen_plans: Any = None
     action_masks: Any = None
 
     def __post_init__(self) -> None:
@@ -203,33 +166,27 @@ class PPOTrainingStep:
         """Make steps of a rollout, with advantages along its true sequences.
 
         ``starts`` are true where an episode starts with the state; ``columns`` are other fields of
-        this class, ``windows`` if the planner is to learn. The rest is given to ``gae``. All are
+        this class, ``windows`` if the planner is to learn. The rest is as for ``gae``. All are
         ``(T, N, ...)``, time first, but ``next_values`` ``(N,)``.
         """
-
-        def by_row(value: Any) -> Any:
-            return None if value is None else np.ascontiguousarray(torch.as_tensor(value).cpu().T)
-
-        advantages, returns = gae.compute_advantages(
-            by_row(rewards),
-            by_row(values),
-            by_row(dones),
-            torch.as_tensor(next_values).cpu().numpy(),
-            truncated=by_row(truncated),
-            final_values=by_row(final_values),
+        advantages, returns = compute_gae(
+            *map(torch.as_tensor, (rewards, values, dones, next_values)),
+            gae.config.gamma,
+            gae.config.gae_lambda,
+            truncated=truncated,
+            final_values=final_values,
+            time_axis=0,
         )
-        if columns.get("windows") is not None:
-            # The step before the first one is in another rollout: it has no pair.
-            columns["pairs"] = ~torch.as_tensor(starts, dtype=torch.bool)
-            columns["pairs"][0] = False
-            for name in ("windows", "masks"):
-                if columns.get(name) is not None:
-                    rows = torch.as_tensor(columns[name])
-                    columns[f"previous_{name}"] = torch.cat([rows[:1], rows[:-1]])
         columns |= {"rewards": rewards, "values": values}
-        columns |= {"advantages": advantages.T, "returns": returns.T}
-        given = {name: one for name, one in columns.items() if one is not None}
-        return cls(**{name: torch.as_tensor(one).flatten(0, 1) for name, one in given.items()})
+        columns |= {"advantages": advantages, "returns": returns}
+        given = {name: torch.as_tensor(one) for name, one in columns.items() if one is not None}
+        if "windows" in given:
+            # The step before the first one is in another rollout: it has no pair.
+            given["pairs"] = ~torch.as_tensor(starts, dtype=torch.bool)
+            given["pairs"][0] = False
+            for name in {"windows", "masks"} & given.keys():
+                given[f"previous_{name}"] = torch.cat([given[name][:1], given[name][:-1]])
+        return cls(**{name: one.flatten(0, 1) for name, one in given.items()})
 
 
 class ValueNetwork(nn.Module):
@@ -252,14 +209,14 @@ class ValueNetwork(nn.Module):
 class Evaluation(NamedTuple):
     """Outputs of the networks for `B` steps, with gradients.
 
-    Log-probabilities of all actions and of those taken, values, the weighted cost of the plans'
-    changes, and their divergence per dimension, in nats and without a gradient. Without a planner
-    the latter are 0, and NaN is one that was not measured.
+    The plans' divergence is per dimension, in nats and without a gradient; NaN: not measured.
     """
 
     log_probs: Any
+    #: Log-probabilities of the actions taken.
     chosen: Any
     values: Any
+    #: Weighted cost of the plans' changes.
     plan_cost: Any
     plan_divergence: Any
 
@@ -317,10 +274,8 @@ class PPOLearner:
             hidden_dim = planner.config.hidden_dim
             found = policy.state_dim, policy.action_dim, policy.latent_dim
             if found != sizes:
-                raise ArgumentError(
-                    "the planner has other sizes: state_dim, action_dim and latent_dim are "
-                    f"{found}, expected {sizes}"
-                )
+                names = "state_dim, action_dim and latent_dim"
+                raise ArgumentError(f"expected a planner with {names} {sizes}, got {found}")
         alpha = self.policy_network.adapter.alpha
         self.value_network = ValueNetwork(state_dim, latent_dim, hidden_dim, alpha).to(self.device)
         own = [*self.policy_network.parameters(), *self.value_network.parameters()]
@@ -339,10 +294,9 @@ class PPOLearner:
         """Return all parameters that learn."""
         return [one for group in self.optimizer.param_groups for one in group["params"]]
 
-    def set_reference(self, policy: Any = None) -> None:
-        """Keep the policy near this one; by default near a copy of itself as it is now."""
-        kept = copy.deepcopy(self.policy_network if policy is None else policy)
-        self.reference = kept.to(self.device).requires_grad_(False)
+    def set_reference(self) -> None:
+        """Keep the policy near a copy of itself as it is now."""
+        self.reference = copy.deepcopy(self.policy_network).requires_grad_(False)
 
     @torch.no_grad()
     def get_value_estimate(self, states: Any, latent_plans: Any) -> Any:
@@ -360,20 +314,12 @@ class PPOLearner:
         return drawn
 
     def evaluate(self, steps: PPOTrainingStep) -> Evaluation:
-        """Evaluate the networks for steps on the device.
-
-        Raises:
-            ArgumentError: If there is a planner, and the steps have no windows to learn from.
-        """
+        """Evaluate the networks for steps on the device."""
         plans, planner = steps.latent_plans, self.planner
         cost = divergence = torch.zeros((), device=self.device)
         if planner is not None:
             divergence = torch.full_like(cost, torch.nan)
-        if planner is not None and steps.frozen_plans is None:
-            if steps.windows is None:
-                raise ArgumentError(
-                    "the planner learns from the windows of its plans: the steps have none"
-                )
+        if planner is not None and steps.windows is not None:
             posterior, plans = planner.replan(steps.windows, steps.masks, steps.plan_noise)
             if steps.previous_windows is not None and planner.config.kl_weight > 0.0:
                 with torch.no_grad():
@@ -408,6 +354,9 @@ class PPOLearner:
     def update(self, steps: PPOTrainingStep, *, epochs: int | None = None) -> dict[str, float]:
         """Learn from steps, in minibatches and epochs.
 
+        When the policy has moved by more than ``target_kl``, the update ends with all of its
+        epochs, and the minibatch that showed it is not stepped on.
+
         Args:
             steps: Steps to learn from.
             epochs: Used in place of ``num_epochs``.
@@ -415,10 +364,10 @@ class PPOLearner:
         Returns:
             Means over minibatches stepped on (if none was, of the one evaluated) of
             ``policy_loss``, ``value_loss``, ``entropy``, ``reference_kl``, ``plan_divergence``,
-            ``clip_fraction`` and ``grad_norm``, each over those that measured it, and NaN if none
-            did; ``first_ratio_gap`` and ``last_ratio_gap``, how far the ratio was from 1 at most in
-            the first and in the last minibatch; ``approx_kl`` of the last one; ``minibatches``
-            stepped on; ``epochs`` begun; and ``stopped``, 1 if ``target_kl`` ended the update.
+            ``clip_fraction`` and ``grad_norm``, NaN if not measured; how far the ratio was from 1
+            at most in the first and in the last minibatch, ``first_ratio_gap`` and
+            ``last_ratio_gap``; ``approx_kl`` of the last one; ``minibatches`` stepped on;
+            ``epochs`` begun; and ``stopped``, 1 if ``target_kl`` ended the update.
 
         Raises:
             FloatingPointError: If an output of the networks for a minibatch, or its gradient, is
@@ -515,17 +464,18 @@ class PPOLearner:
         """
         self.load_state_dict(checkpoint.load(path, kind=_KIND))
 
+    @property
+    def _networks(self) -> dict[str, Any]:
+        known = {"policy": self.policy_network, "value": self.value_network}
+        return known if self.reference is None else {**known, "reference": self.reference}
+
     def state_dict(self) -> dict[str, Any]:
         """Return all that learning changes."""
         return {
-            "networks": {
-                "policy": self.policy_network.state_dict(),
-                "value": self.value_network.state_dict(),
-                "planner": None if self.planner is None else self.planner.state_dict(),
-            },
+            "networks": {name: one.state_dict() for name, one in self._networks.items()},
+            "planner": None if self.planner is None else self.planner.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
-            "reference": None if self.reference is None else self.reference.state_dict(),
             "metrics": self._metrics,
         }
 
@@ -535,27 +485,24 @@ class PPOLearner:
         Raises:
             CheckpointError: If the state does not fit. Nothing was changed.
         """
-        with checkpoint.all_or_nothing(self._restore, PPOLearner.state_dict(self), kind=_KIND):
+        with checkpoint.all_or_nothing(self._restore, self.state_dict(), kind=_KIND):
             self._restore(state)
 
     def _restore(self, state: dict[str, Any]) -> None:
-        networks = state["networks"]
-        if (networks["planner"] is None) != (self.planner is None):
+        if (state["planner"] is None) != (self.planner is None):
             raise CheckpointError("only one of the checkpoint and the learner has a planner")
-        own = {"policy": self.policy_network, "value": self.value_network}
-        checkpoint.check_fit(own, networks)
+        self.reference = None
+        if "reference" in state["networks"]:
+            self.set_reference()
+        checkpoint.check_fit(self._networks, state["networks"])
         checkpoint.check_optimizer(self.optimizer, state["optimizer"])
-        for name, module in own.items():
-            module.load_state_dict(networks[name])
+        for name, module in self._networks.items():
+            module.load_state_dict(state["networks"][name])
         if self.planner is not None:
-            self.planner.load_state_dict(networks["planner"])
+            self.planner.load_state_dict(state["planner"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"])
-        self.reference, self._metrics = None, state["metrics"]
-        if state["reference"] is not None:
-            checkpoint.check_fit({"reference": self.policy_network}, state)
-            self.set_reference()
-            self.reference.load_state_dict(state["reference"])
+        self._metrics = state["metrics"]
 
     @torch.no_grad()
     def _anchor(self, steps: PPOTrainingStep) -> Any:

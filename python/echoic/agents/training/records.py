@@ -1,4 +1,4 @@
-"""Records of a run: JSON lines, a log, and TensorBoard or a progress bar."""
+"""Records of a run: JSON lines, a log, and TensorBoard."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from echoic.agents.training.config import TrainingConfig
 
 __all__ = ["Records", "TrainingMetrics"]
+
+_log = logging.getLogger("echoic.agents.training")
 
 
 @dataclass
@@ -75,8 +77,7 @@ class Records:
     """Writes the numbers of a run.
 
     Args:
-        config: Settings of the run: ``results_dir``, ``log_level``, ``tensorboard_log`` and
-            ``progress``.
+        config: Settings of the run: ``results_dir``, ``log_level`` and ``tensorboard_log``.
         goes_on_at: Step of the checkpoint that the run continues from. Lines of later steps are
             dropped: those are taken again. None: a new run, whose lines replace those there.
     """
@@ -94,12 +95,6 @@ class Records:
             self._board = _board(config.tensorboard_log)
             if self._board is not None:
                 stack.callback(self._board.close)
-            self._progress: Any = None
-            if config.progress:
-                from rich.progress import Progress
-
-                self._progress = stack.enter_context(Progress())
-                self._progress.add_task(config.env_name, total=config.total_timesteps)
             self._closing = stack.pop_all()
 
     def add(self, kind: str, step: int, numbers: dict[str, float]) -> None:
@@ -114,11 +109,7 @@ class Records:
                 if value is not None:
                     self._board.add_scalar(f"{kind}/{name}", value, step)
         level = logging.INFO if kind != "update" else logging.DEBUG
-        logging.getLogger("echoic.agents.training").log(
-            level, "%s at step %d: %s", kind, step, plain
-        )
-        if self._progress is not None:
-            self._progress.update(self._progress.task_ids[0], completed=step)
+        _log.log(level, "%s at step %d: %s", kind, step, plain)
 
     def close(self) -> None:
         """Close the files."""

@@ -15,10 +15,8 @@ import asyncio
 import contextlib
 import copy
 import dataclasses
-import os
 import secrets
 import shutil
-import tempfile
 import threading
 import time
 from collections import deque
@@ -39,6 +37,7 @@ from echoic.agents.training.records import Records, TrainingMetrics
 from echoic.errors import ArgumentError, ClosedError
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
 
     from typing_extensions import Self
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EchoRLTrainer", "TrainingConfig"]
 
-_KIND = "training run"
+_KIND, _FILE = "training run", "run.ckpt"
 
 
 class EchoRLTrainer:
@@ -109,7 +108,7 @@ class EchoRLTrainer:
         return made
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
-        """Write a checkpoint to a folder, which appears whole or not at all.
+        """Write a checkpoint to a folder, and return it.
 
         Args:
             path: The folder; by default one of ``checkpoint_dir``, named after the step. Of those,
@@ -189,7 +188,12 @@ class _VectorTrainer:
         with self._round:
             root, step = Path(self.config.checkpoint_dir), self.metrics.total_timesteps
             folder = root / f"step-{step:010d}" if path is None else Path(path)
-            self._write(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            # Written last: without it a folder is no checkpoint.
+            (folder / _FILE).unlink(missing_ok=True)
+            if self.replay is not None:
+                self.replay.save_buffer(folder / "replay.bin")
+            checkpoint.save(folder / _FILE, self._state(), kind=_KIND)
             if path is None:
                 # Checkpoints of other runs in the same folder are not removed.
                 self._saved = [one for one in self._saved if one != folder] + [folder]
@@ -203,14 +207,12 @@ class _VectorTrainer:
             if self.actors is not None or self._closed:
                 raise ClosedError("resume a run before it starts: this one has started")
             root = Path(self.config.checkpoint_dir)
-            found = root.glob("step-" + "[0-9]" * 10) if path is None else [Path(path)]
-            folder = max(found, key=lambda one: one.stat().st_mtime_ns, default=None)
-            if folder is None:
-                raise FileNotFoundError(f"there is no checkpoint in {self.config.checkpoint_dir!r}")
-            state = checkpoint.load(folder / "run.ckpt", kind=_KIND)
+            found = root.glob(f"step-*/{_FILE}") if path is None else [Path(path) / _FILE]
+            file = max(found, key=lambda one: one.stat().st_mtime_ns, default=root / _FILE)
+            state = checkpoint.load(file, kind=_KIND)
             self.learner.load_state_dict(state["learner"])
-            if self.replay is not None and (folder / "replay.bin").exists():
-                self.replay.load_buffer(folder / "replay.bin")
+            if self.replay is not None and file.with_name("replay.bin").exists():
+                self.replay.load_buffer(file.with_name("replay.bin"))
             if self.reward_model is not None and state["reward_model"] is not None:
                 self.reward_model.load_state_dict(state["reward_model"])
             self.tracker.load_state_dict(state["tracker"])
@@ -227,11 +229,9 @@ class _VectorTrainer:
             self._closed = True
             self._closing.close()
 
-    def _write(self, folder: Path) -> None:
-        if folder.exists() and not (folder / "run.ckpt").exists():
-            raise ArgumentError(f"{os.fspath(folder)!r} exists and is no checkpoint to replace")
+    def _state(self) -> dict[str, Any]:
         model = self.reward_model
-        state = {
+        return {
             "seed": self.seed,
             "tokens": self.tokens,
             "lost": self.lost,
@@ -245,16 +245,6 @@ class _VectorTrainer:
                 for name, value in vars(self.metrics).items()
             },
         }
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
-            made = Path(beside) / folder.name
-            made.mkdir()
-            if self.replay is not None:
-                self.replay.save_buffer(made / "replay.bin")
-            checkpoint.save(made / "run.ckpt", state, kind=_KIND)
-            if folder.exists():
-                shutil.rmtree(folder)
-            made.replace(folder)
 
     def _train(self) -> None:
         config, metrics = self.config, self.metrics
@@ -345,12 +335,11 @@ class _VectorTrainer:
         found = learner.learn(batch)
         self._remember(batch)
         self.tracker.record_learner_update(found["policy_loss"])
+        if self.replay is not None and self.replay.ready:
+            replayed = learner.learn_replayed(self.replay.sample_columns(config.batch_size))
+            self.tracker.record_learner_update(replayed["policy_loss"])
+            found |= {f"replayed_{name}": replayed[name] for name in ("policy_loss", "value_loss")}
         if self.replay is not None:
-            if self.replay.ready:
-                replayed = learner.learn_replayed(self.replay.sample_columns(config.batch_size))
-                self.tracker.record_learner_update(replayed["policy_loss"])
-                for name in ("policy_loss", "value_loss"):
-                    found[f"replayed_{name}"] = replayed[name]
             self.replay.update_experience_ages()
         bandwidth = self.tracker.snapshot()
         rate = float(np.mean(self.latest)) if self.latest else 0.0
@@ -390,21 +379,19 @@ class _VectorTrainer:
         config, step = self.config, self.metrics.total_timesteps
         policy = TrainedPolicy(self.networks, greedy=config.evaluation_greedy)
         played = asyncio.run(self.evaluator.play(policy))
-        rewards, successes = [one.reward for one in played], [one.success for one in played]
         if not played:
             return
-        means = {
+        rewards, successes = [one.reward for one in played], [one.success for one in played]
+        found: dict[str, Any] = {
             "avg_reward": float(np.mean(rewards)),
             "success_rate": float(np.mean(successes)),
         }
         lists = {"rewards": rewards, "successes": successes}
-        for name, value in {"step": step, **means, **lists}.items():
+        for name, value in {"step": step, **found, **lists}.items():
             self.metrics.history[name].append(value)
-        more = {
-            "avg_steps": float(np.mean([one.steps for one in played])),
-            "broken": float(config.evaluation_episodes - len(played)),
-        }
-        self.records.add("evaluation", step, {**means, **more})
+        found["avg_steps"] = float(np.mean([one.steps for one in played]))
+        found["broken"] = float(config.evaluation_episodes - len(played))
+        self.records.add("evaluation", step, found)
 
     def _summarize(self) -> None:
         metrics = self.metrics
