@@ -9,6 +9,7 @@ import tmaze_environment
 import torch
 from echoic.agents.training.actors import ActingNetworks, ActorGroup
 from echoic.agents.training.learner import VectorLearner
+from echoic.errors import CollectorError
 from echoic.primitives import compute_vtrace
 from learner_tensors import tensors
 
@@ -64,20 +65,23 @@ def test_an_environment_that_writes_states_in_place_is_copied_from(run, monkeypa
     assert torch.equal(found.next_states, expected.next_states)
 
 
-def test_an_episode_that_starts_with_no_numbers_is_another_episode(run, monkeypatch):
-    made = tmaze_environment.TMaze._vector
-    seen = []
+def test_what_is_no_number_is_no_step(run, monkeypatch):
+    made, seen = tmaze_environment.TMaze._vector, []
 
     def vector(self, text):
         seen.append(text)
-        # The third episode's first observation.
-        worth = np.nan if sum("shown" in one for one in seen) == 3 and "shown" in text else 0.0
+        # The third step, and the fourth episode's first observation.
+        firsts = sum("shown" in one for one in seen)
+        worth = np.nan if len(seen) == 4 or (firsts == 4 and "shown" in text) else 0.0
         return made(self, text) + np.float32(worth)
 
     monkeypatch.setattr(tmaze_environment.TMaze, "_vector", vector)
-    _, (batch,) = acted(run(env_name="test-tmaze", train_frequency=16, num_actors=1), rounds=1)
+    _, (batch,) = acted(run(env_name="test-tmaze", train_frequency=6, num_actors=1), rounds=1)
+    assert batch.valid[:, 0].tolist() == [True, True, False, True, True, True]
     assert batch.states.isfinite().all()
     assert batch.next_states.isfinite().all()
+    with pytest.raises(CollectorError, match="not finite"):
+        acted(run(env_name="test-tmaze", train_frequency=16, num_actors=1), rounds=1)
 
 
 def test_plans_that_are_not_learned_from_do_not_move_the_scale_of_their_changes(run):

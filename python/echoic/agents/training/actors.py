@@ -1,16 +1,16 @@
 """Actors: environments side by side, served by one forward pass, and what they did.
 
 - The seed of an episode follows from the run's seed, the actor and the number of the episode.
-- An environment that raises is closed and replaced. The step that failed is marked as not valid:
-  nothing is learned from it, and it counts as cut off where it started. An environment that can't
-  be made, or fails more than ten times in a row, ends the run. With ``environment_timeout``, one
-  that hangs within a step is killed, which counts as raising.
+- A step in which an environment raises, or is killed after ``environment_timeout``, is marked as
+  not valid, and another episode starts: nothing is learned from the step, and it counts as cut off
+  where it started. An environment that can't start an episode ends the run.
 - A judge, if there is one, pays an episode when it ends, in place of the environment. Metrics still
   report what the environment paid.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from dataclasses import dataclass, field
@@ -33,22 +33,12 @@ if TYPE_CHECKING:
     from echoic.agents.episodes import Episode
     from echoic.agents.training.config import TrainingConfig
 
-__all__ = [
-    "HELD_OUT",
-    "ActingNetworks",
-    "ActorGroup",
-    "Batch",
-    "Seat",
-    "TrainedPolicy",
-    "Transcript",
-    "episode_seed",
-]
+__all__ = ["ActingNetworks", "ActorGroup", "Batch", "Seat", "TrainedPolicy", "Transcript"]
 
 # Tensors by name; see ActorGroup.collect.
 Batch = SimpleNamespace
 
 _log = logging.getLogger("echoic.agents.training")
-_MOST_FAILURES = 10
 # Seeds of training are below, seeds of evaluations from here on.
 HELD_OUT = 2**30
 # Episodes of one actor have numbers below this.
@@ -62,16 +52,13 @@ def episode_seed(seed: int, actor: int, episode: int) -> int:
 
 @dataclass
 class Transcript:
-    """An episode in words, for a judge.
+    """An episode in words, for a judge."""
 
-    Attributes:
-        instructions: The environment's description of the task.
-        turns: Each observation, and the command that followed it.
-        final: The last observation.
-    """
-
+    #: The environment's description of the task.
     instructions: str
+    #: Each observation, and the command that followed it.
     turns: list[tuple[str, str]] = field(default_factory=list)
+    #: The last observation.
     final: str = ""
 
 
@@ -92,18 +79,13 @@ class ActingNetworks:
     def act(
         self, windows: Any, masks: Any, allowed: Any, generator: Any, *, greedy: bool = False
     ) -> tuple[Any, ...]:
-        """Draw a plan and an action for each window.
+        """Draw a plan and an action for each window, or take the likeliest of both.
 
-        Args:
-            windows: ``(n, places, state_dim)``.
-            masks: ``(n, places)``, which of them hold a state.
-            allowed: ``(n, action_dim)``, which actions there are.
-            generator: Generator of all that is drawn.
-            greedy: Take the likeliest of both instead.
+        ``masks`` say which places of ``windows`` ``(n, places, state_dim)`` hold a state, and
+        ``allowed`` ``(n, action_dim)`` which actions there are.
 
         Returns:
-            Actions ``(n,)``, their log-probabilities, the plans acted on, and the plans' noise; on
-            the CPU.
+            Actions ``(n,)``, their log-probabilities, the plans acted on, and the plans' noise.
         """
         device = next(self.policy.parameters()).device
         windows, masks, allowed = (one.to(device) for one in (windows, masks, allowed))
@@ -125,9 +107,7 @@ class ActingNetworks:
 class TrainedPolicy:
     """Acts with trained networks, in one episode after the other.
 
-    Args:
-        networks: Networks that act; several policies may share them.
-        greedy: Whether to take the likeliest plan and action instead of drawing them.
+    ``greedy`` takes the likeliest plan and action instead of drawing them.
     """
 
     def __init__(self, networks: ActingNetworks, *, greedy: bool = False) -> None:
@@ -178,21 +158,26 @@ class Seat:
         judge: Callable[[Transcript], float] | None = None,
     ) -> None:
         self.config, self.seed, self.number, self.episode = config, seed, number, episode
-        self.judge, self.failures = judge, 0
+        self.judge = judge
         # Reward, steps and success of each episode that ended.
         self.ended: list[tuple[float, int, bool]] = []
-        self.environment = self._make()
+        self.environment = environment_of(
+            config.env_name, config.environment_settings, timeout=config.environment_timeout
+        )
+        found = self.environment.get_state_dim(), self.environment.get_action_space_size()
+        if found != (config.state_dim, config.action_dim):
+            self.environment.close()
+            raise CollectorError(
+                f"the environment {config.env_name!r} has states of {found[0]} numbers and "
+                f"{found[1]} actions; state_dim is {config.state_dim} and action_dim "
+                f"{config.action_dim}"
+            )
 
     def begin(self) -> None:
-        """Start the next episode; replace the environment as long as it fails."""
+        """Start the next episode."""
         self.episode += 1
         seed = episode_seed(self.seed, self.number, self.episode)
-        try:
-            self._see(*self.environment.reset(seed=seed))
-        except Exception as error:  # whatever an environment raises
-            self.replace(error)
-            self.begin()
-            return
+        self._see(*self.environment.reset(seed=seed))
         self.reward, self.steps = 0.0, 0
         self.transcript = Transcript(str(getattr(self.environment, "instructions", "")))
 
@@ -201,102 +186,57 @@ class Seat:
         row: dict[str, Any] = {
             "next_states": self.state,
             "episode": self.number * _EPISODES + self.episode,
-            "rewards": 0.0,
-            "earned": 0.0,
-            "dones": False,
+            **dict.fromkeys(("rewards", "earned"), 0.0),
             "truncated": True,
+            "dones": False,
             "valid": False,
         }
         command = self._commands[action] if action < len(self._commands) else f"#{action}"
         self.transcript.turns.append((self._text, command))
         try:
             seen, reward, done, cut, info = self.environment.step(action)
-            if not math.isfinite(reward):
-                raise CollectorError(f"the reward of a step is not finite: {reward}")
-            self._see(seen, info)
+            self._see(seen, info, reward)
         except Exception as error:  # whatever an environment raises
-            self.replace(error)
+            # As text: a log may keep its arguments, and an error keeps all that its frames hold.
+            _log.warning("the environment of actor %d broke: %s", self.number, repr(error))
             self.begin()
             return row
-        self.failures, self.transcript.final = 0, self._text
+        self.transcript.final, paid = self._text, float(reward)
         self.steps += 1
-        self.reward += float(reward)
+        self.reward += paid
         done = bool(done)
         cut = not done and (bool(cut) or self.steps >= self.config.max_episode_steps)
-        paid = float(reward)
-        if self.judge is not None:
-            paid = float(self.judge(self.transcript)) if done or cut else 0.0
-        row |= {"next_states": self.state, "rewards": paid, "earned": float(reward)}
+        row |= {"next_states": self.state, "earned": paid, "rewards": paid}
         row |= {"dones": done, "truncated": cut, "valid": True}
+        if self.judge is not None:
+            row["rewards"] = float(self.judge(self.transcript)) if done or cut else 0.0
         if done or cut:
             self.ended.append((self.reward, self.steps, done and bool(info["success"])))
             self.begin()
         return row
 
-    def replace(self, error: object) -> None:
-        """Replace an environment that failed.
-
-        Raises:
-            CollectorError: If it failed too often in a row.
-        """
-        self.failures += 1
-        # As text: a log may keep its arguments, and an error keeps all that its frames hold.
-        text = repr(error)
-        if self.failures > _MOST_FAILURES:
-            raise CollectorError(
-                f"the environment {self.config.env_name!r} broke {self.failures} times in a row: "
-                f"{text}"
-            )
-        _log.warning("the environment of actor %d broke: %s", self.number, text)
-        self.close()
-        self.environment = self._make()
-
-    def close(self) -> None:
-        """Close the environment, which may have failed."""
-        try:
-            self.environment.close()
-        except Exception as error:  # it is not used again
-            _log.debug("closing an environment: %s", repr(error))
-
     async def play(self, policy: TrainedPolicy) -> list[Episode]:
         """Play the held-out episodes, the same each time, and leave out those that failed."""
-        played = []
+        played, most = [], self.config.max_episode_steps
         for seed in range(HELD_OUT, HELD_OUT + self.config.evaluation_episodes):
-            most = self.config.max_episode_steps
             episode = await run_episode(
                 self.environment, policy, seed, max_steps=most, timeout=math.inf
             )
             # What was cut off has no success.
             episode.success &= episode.ended == "terminated"
             if episode.error is None:
-                self.failures = 0
                 played.append(episode)
             else:
-                self.replace(episode.error)
+                _log.warning("the environment of evaluations broke: %s", episode.error)
         return played
 
-    def _see(self, observation: Any, info: Any) -> None:
+    def _see(self, observation: Any, info: Any, reward: float = 0.0) -> None:
         # A copy: the environment may write its next vector to the same place.
         self.state = np.array(observation["vector"], np.float32)
-        if not np.isfinite(self.state).all():
-            raise CollectorError("an observation has numbers that are not finite")
+        if not (np.isfinite(self.state).all() and math.isfinite(reward)):
+            raise CollectorError("an observation or a reward has numbers that are not finite")
         self.allowed = _allowed(info)
         self._text, self._commands = observation["text"], info["commands"]
-
-    def _make(self) -> Any:
-        config = self.config
-        environment = environment_of(
-            config.env_name, config.environment_settings, timeout=config.environment_timeout
-        )
-        found = environment.get_state_dim(), environment.get_action_space_size()
-        if found != (config.state_dim, config.action_dim):
-            environment.close()
-            raise CollectorError(
-                f"the environment {config.env_name!r} has states of {found[0]} numbers and "
-                f"{found[1]} actions; state_dim is {config.state_dim} and action_dim "
-                f"{config.action_dim}"
-            )
-        return environment
 
 
 class ActorGroup:
@@ -326,13 +266,12 @@ class ActorGroup:
         # Windows of the latest step, and their masks.
         self._latest: Any = None
         self.seats: list[Seat] = []
-        try:
+        with contextlib.ExitStack() as stack:
             for number in range(config.num_actors):
                 self.seats.append(Seat(config, seed, number, first, judge))
+                stack.callback(self.seats[-1].environment.close)
                 self.seats[-1].begin()
-        except BaseException:
-            self.close()
-            raise
+            self.close = stack.pop_all().close
 
     def collect(self) -> Batch:
         """Take ``train_frequency`` steps with each actor.
@@ -358,11 +297,6 @@ class ActorGroup:
         seen = torch.cat([masks[:, :, 1:], torch.ones_like(masks[:, :, :1])], dim=2)
         batch.next_windows, batch.next_masks = shown(after, seen, self._windows.history)
         return batch
-
-    def close(self) -> None:
-        """Close the environments."""
-        for seat in self.seats:
-            seat.close()
 
     def _step(self) -> dict[str, Any]:
         """Take one step with each actor."""

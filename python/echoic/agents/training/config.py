@@ -16,8 +16,6 @@ from echoic.errors import ArgumentError
 
 __all__ = ["PPOConfig", "TrainingConfig"]
 
-ALGORITHMS = ("ppo", "impala")
-REPLAYS = ("surprise", "uniform", "none")
 # Sizes of the default planner: 100,000 steps of the environments here take minutes on two cores.
 _SMALL = {"encoder_dim": 128, "num_layers": 2, "hidden_dim": 256}
 _COUNTS = (
@@ -32,18 +30,12 @@ class PPOConfig:
     """Settings of PPO.
 
     Attributes:
-        learning_rate: Of Adam, for policy and values.
         clip_epsilon: How far a ratio of probabilities may move for its gain; also how far a value
             may, with ``value_clip``.
         value_loss_coef: Weight of the values' loss.
         entropy_coef: Weight of the policy's entropy, which is rewarded.
         kl_coef: Weight of ``KL(π || reference)``. The reference is that of ``set_reference``, or
             without it the policy at the start of the update.
-        max_grad_norm: Length that a gradient is clipped to.
-        gae_lambda: λ of GAE.
-        gamma: The discount.
-        num_epochs: Passes over the steps.
-        batch_size: Steps of a minibatch.
         target_kl: Estimated ``KL(old || new)`` at which an update ends; infinity: never.
         value_clip: Whether values may move by ``clip_epsilon`` only.
         normalize_advantages: Whether advantages get mean 0 and deviation 1 over the steps of an
@@ -77,16 +69,13 @@ class TrainingConfig:
     """Settings of a training run. Steps are steps of environments, over all actors together.
 
     Attributes:
-        env_name: Name of an environment.
-        env_config: Its settings. ``state_encoding_dim`` and ``action_space_size`` are set to
-            ``state_dim`` and ``action_dim``; other values of these are an error.
-        total_timesteps: Steps of the run.
+        env_config: Settings of the environment; ``state_dim`` and ``action_dim`` are its
+            ``state_encoding_dim`` and ``action_space_size``, and other values of these an error.
         learning_starts: Steps before the first update. They are added to the replay.
         train_frequency: Steps of each actor between two updates.
         target_update_interval: Steps after which the reference, to which ``kl_coef`` ties the
             policy, becomes a copy of the current policy.
         evaluation_frequency: Steps between two evaluations, on seeds that training never uses.
-        save_frequency: Steps between two checkpoints.
         state_dim: Numbers of a state.
         action_dim: Width of the policy.
         latent_dim: Numbers of a plan, equal to ``planning_config.embedding_dim``; by default
@@ -94,10 +83,7 @@ class TrainingConfig:
         planning_config: Settings of plans; by default those of ``PlanningConfig`` with a smaller
             encoder and policy.
         execution_config: Settings of an engine for language models. They have no effect here.
-        replay_config: Settings of the replay.
         ppo_config: Settings of learning; its ``batch_size`` is that of a minibatch.
-        bandwidth_config: Settings of the tracker.
-        device: Device of the networks.
         seed: Seed of everything; ``None``: random, and reported in the metrics.
         num_actors: Environments side by side.
         num_learners: No effect: torch's own threads (``torch.set_num_threads``) share an update.
@@ -105,7 +91,6 @@ class TrainingConfig:
         log_level: Level of the run's log, ``results_dir/train.log``.
         tensorboard_log: Folder of TensorBoard's files, if one of its writers is installed; empty:
             none.
-        checkpoint_dir: Folder of checkpoints.
         results_dir: Folder of ``metrics.jsonl``, with one line for each update and evaluation.
         backbone: What is trained: ``"mlp"``, a policy of vectors; or a language model,
             ``"local:SmolLM2-135M"`` or a folder of transformers, see
@@ -116,7 +101,6 @@ class TrainingConfig:
         plan_history: States before the current one that a plan is made of; ``None``: the whole
             window. With 0 the networks are as large, and have no memory.
         replay: ``"surprise"``, ``"uniform"`` (the same buffer, with equal scores), or ``"none"``.
-        evaluation_episodes: Episodes of each evaluation.
         evaluation_greedy: Whether evaluations take the likeliest action instead of drawing one.
         early_stop_success: Share of successes in an evaluation at which training ends.
         max_episode_steps: Steps after which the trainer cuts an episode off.
@@ -124,7 +108,7 @@ class TrainingConfig:
         environment_timeout: Seconds of a step after which an environment is killed and replaced;
             the step is lost, and the run goes on. Each environment, one of Echoic's own, then runs
             in its own process. ``None`` is faster, and one that hangs blocks the run.
-        progress: Whether a progress bar is shown.
+        progress: Whether the training of a language model is shown as it goes on.
 
     >>> TrainingConfig(env_name="alfworld", total_timesteps=100_000, latent_dim=64).num_actors
     128
@@ -172,29 +156,21 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         _checks.whole(self, *_COUNTS)
         _checks.whole(self, "learning_starts", least=0)
-        self._check_backbone()
-        _checks.one_of(self, "algorithm", ALGORITHMS)
-        _checks.one_of(self, "replay", REPLAYS)
+        _checks.one_of(self, "algorithm", ("ppo", "impala"))
+        _checks.one_of(self, "replay", ("surprise", "uniform", "none"))
         _checks.one_of(self, "log_level", LOG_LEVELS)
         if self.environment_timeout is not None:
             _checks.number(self, "environment_timeout", above=0)
         if self.early_stop_success is not None:
             _checks.number(self, "early_stop_success", above=0, most=1)
-        self._check_plans()
-        self._check_sizes()
-
-    def _check_backbone(self) -> None:
         name = self.backbone.removeprefix("local:")
-        if self.trains_language_model and not (
-            name and (name != self.backbone or Path(name).is_dir())
-        ):
+        is_here = name and (name != self.backbone or Path(name).is_dir())
+        if self.trains_language_model and not is_here:
             raise ArgumentError(
                 f'backbone={self.backbone!r} can\'t be trained: expected "mlp" (a policy of '
                 'vectors), "local:NAME" such as "local:SmolLM2-135M", or a folder with a language '
                 "model. The weights of hosted models are not here to be changed"
             )
-
-    def _check_plans(self) -> None:
         if self.planning_config is None:
             self.planning_config = PlanningConfig(embedding_dim=self.latent_dim, **_SMALL)
         elif self.planning_config.embedding_dim != self.latent_dim:
@@ -202,18 +178,16 @@ class TrainingConfig:
                 "latent_dim and planning_config.embedding_dim are both the numbers of a plan: got "
                 f"{self.latent_dim} and {self.planning_config.embedding_dim}"
             )
-        most = self.planning_config.state_window_size
         if self.plan_history is not None:
+            most = self.planning_config.state_window_size
             _checks.whole(self, "plan_history", least=0, most=most)
-
-    def _check_sizes(self) -> None:
-        names = {"state_encoding_dim": "state_dim", "action_space_size": "action_dim"}
-        for setting, name in names.items():
-            given = self.env_config.get(setting, getattr(self, name))
-            if given != getattr(self, name):
+        sizes = {"state_encoding_dim": self.state_dim, "action_space_size": self.action_dim}
+        for name, size in sizes.items():
+            if self.env_config.get(name, size) != size:
                 raise ArgumentError(
-                    f"env_config says {setting}={given}, and {name} is {getattr(self, name)}: "
-                    f"set {name}, the environment follows"
+                    f"env_config says {name}={self.env_config[name]}, and state_dim and action_dim "
+                    f"are {self.state_dim} and {self.action_dim}: set these, the environment "
+                    "follows"
                 )
 
     @property

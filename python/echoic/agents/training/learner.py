@@ -37,20 +37,15 @@ _FIELDS = {field.name for field in dataclasses.fields(PPOTrainingStep)}
 
 
 class VectorLearner(PPOLearner):
-    """Trains on new and on replayed steps.
-
-    Args:
-        config: Settings of the run.
-        seed: Seed of the networks and of minibatches.
-        tracker: Mean plan that is shared with a replay.
-    """
+    """Trains on new and on replayed steps; ``tracker`` is a mean plan shared with a replay."""
 
     def __init__(self, config: TrainingConfig, seed: int, tracker: Any = None) -> None:
         torch.manual_seed(seed)
-        sizes, planner = (config.state_dim, config.action_dim), None
+        sizes, plans = (config.state_dim, config.action_dim), config.planning_config
+        more: dict[str, Any] = {"seed": seed, "hidden_dim": plans.hidden_dim}
         if config.use_plans:
-            planner = LatentPlanningOptimizer(
-                *sizes, config.planning_config, config.device, tracker=tracker, seed=seed
+            more["planner"] = LatentPlanningOptimizer(
+                *sizes, plans, config.device, tracker=tracker, seed=seed
             )
         # Advantages are normalised over new steps here: replayed ones have another scale.
         changes: dict[str, Any] = {"normalize_advantages": False}
@@ -58,15 +53,8 @@ class VectorLearner(PPOLearner):
         if self._impala:
             changes |= {"num_epochs": 1, "batch_size": config.steps_per_update, "kl_coef": 0.0}
             changes |= {"value_clip": False, "target_kl": math.inf}
-        super().__init__(
-            *sizes,
-            config.plan_dim,
-            dataclasses.replace(config.ppo_config, **changes),
-            config.device,
-            planner=planner,
-            seed=seed,
-            hidden_dim=config.planning_config.hidden_dim,
-        )
+        ppo = dataclasses.replace(config.ppo_config, **changes)
+        super().__init__(*sizes, config.plan_dim, ppo, config.device, **more)
         self._state_dim = config.state_dim
         self._normalize = config.ppo_config.normalize_advantages and not self._impala
         self._spread = 1.0

@@ -31,6 +31,7 @@ from echoic.primitives import compute_gae
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterator
 
 __all__ = [
     "GAECalculator",
@@ -241,14 +242,9 @@ class PPOLearner:
         config: All other settings.
         device: Device of the networks; the CPU, with a warning, where CUDA is missing.
         planner: A :class:`~echoic.agents.plans.LatentPlanningOptimizer`. Its policy is
-            then :attr:`policy_network`, and its encoder learns through it.
+            then ``policy_network``, and its encoder learns through it.
         seed: Seed of minibatches and actions; by default drawn from torch's own generator.
         hidden_dim: Width of the networks, without a planner.
-
-    Attributes:
-        policy_network: The policy that acts and learns.
-        value_network: The values of states.
-        reference: The policy that ``kl_coef`` ties to, if :meth:`set_reference` was called.
     """
 
     def __init__(
@@ -287,6 +283,7 @@ class PPOLearner:
         if seed is None:
             seed = int(torch.randint(2**62, ()))
         self.generator = torch.Generator(self.device).manual_seed(seed)
+        # The policy that ``kl_coef`` ties to, if it is not that of the start of an update.
         self.reference: Any = None
         self._metrics: dict[str, float] = {}
 
@@ -382,41 +379,39 @@ class PPOLearner:
             steps.advantages = (raw - raw.mean()) / (raw.std(correction=0) + 1e-8)
         anchor = self._anchor(steps)
         evaluated: list[dict[str, float]] = []
-        begun, stopped = 0, False
-        while begun < (epochs or config.num_epochs) and not stopped:
-            begun += 1
-            order = torch.randperm(len(steps), generator=self.generator, device=self.device)
-            for index in order.split(config.batch_size):
-                loss, numbers = self._loss(steps[index], None if anchor is None else anchor[index])
-                evaluated.append(numbers)
-                if math.isnan(numbers["approx_kl"]):
-                    raise FloatingPointError(
-                        "the policy's distance from the one that acted, approx_kl, is NaN; no step "
-                        "was taken. Check the states and log-probabilities of the batch"
-                    )
-                if numbers["approx_kl"] > config.target_kl:
-                    stopped = True
-                    break
-                self.optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                longest = config.max_grad_norm
-                numbers["grad_norm"] = step(self.optimizer, self.parameters(), longest)
-                if self.planner is not None:
-                    self.planner.after_step(numbers["plan_divergence"])
+        stopped = False
+        for index in self._minibatches(len(steps), epochs or config.num_epochs):
+            loss, numbers = self._loss(steps[index], None if anchor is None else anchor[index])
+            evaluated.append(numbers)
+            if math.isnan(numbers["approx_kl"]):
+                raise FloatingPointError(
+                    "the policy's distance from the one that acted, approx_kl, is NaN; no step was "
+                    "taken. Check the states and log-probabilities of the batch"
+                )
+            if stopped := numbers["approx_kl"] > config.target_kl:
+                break
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            longest = config.max_grad_norm
+            numbers["grad_norm"] = step(self.optimizer, self.parameters(), longest)
+            if self.planner is not None:
+                self.planner.after_step(numbers["plan_divergence"])
         taken = [one for one in evaluated if "grad_norm" in one]
         self._metrics = {
-            **{
-                name: _mean([one.get(name, math.nan) for one in taken or evaluated])
-                for name in _AVERAGED
-            },
+            **{name: _mean(name, taken or evaluated) for name in _AVERAGED},
             "first_ratio_gap": evaluated[0]["ratio_gap"],
             "last_ratio_gap": evaluated[-1]["ratio_gap"],
             "approx_kl": evaluated[-1]["approx_kl"],
             "minibatches": float(len(taken)),
-            "epochs": float(begun),
+            "epochs": float(math.ceil(len(evaluated) / math.ceil(len(steps) / config.batch_size))),
             "stopped": float(stopped),
         }
         return dict(self._metrics)
+
+    def _minibatches(self, count: int, epochs: int) -> Iterator[Any]:
+        for _ in range(epochs):
+            order = torch.randperm(count, generator=self.generator, device=self.device)
+            yield from order.split(self.config.batch_size)
 
     def _loss(self, some: PPOTrainingStep, anchor: Any) -> tuple[Any, dict[str, float]]:
         """Return the loss of some steps, and the numbers behind it."""
@@ -521,7 +516,7 @@ def _weighted(each: Any, steps: PPOTrainingStep) -> Any:
     return (each if steps.importance_weights is None else each * steps.importance_weights).mean()
 
 
-def _mean(values: list[float]) -> float:
-    """Return the mean of the values that are not NaN; NaN without one."""
-    known = [one for one in values if not math.isnan(one)]
+def _mean(name: str, rows: list[dict[str, float]]) -> float:
+    """Return the mean of a number over the rows that measured it; NaN without one."""
+    known = [row[name] for row in rows if not math.isnan(row.get(name, math.nan))]
     return sum(known) / len(known) if known else math.nan

@@ -32,11 +32,9 @@ class TrainingMetrics:
         success_rates: Share of successes of the latest 100 episodes.
         kl_divergences: How far the update moved the policy (``approx_kl``).
         entropy_losses: The policy's entropy.
-        kv_cache_hit_rates: Share of the encoder's places that a cache had. A policy of vectors has
-            no cache: the measured value is 0.
+        kv_cache_hit_rates: Share of the encoder's places that a cache had: 0 for vectors.
         bandwidth_efficiency: The tracker's ``eta_bw`` so far.
-        tokens_per_second: Places of windows that the actors' encoder read, by seconds of the run;
-            without plans, states.
+        tokens_per_second: Places of windows that actors read, by seconds of the run.
         memory_usage: MiB of this process.
         execution_metrics: The seed, updates, steps per second and so on.
         history: ``step``, ``avg_reward``, ``success_rate``, ``rewards`` and ``successes`` of each
@@ -78,8 +76,8 @@ class Records:
 
     Args:
         config: Settings of the run: ``results_dir``, ``log_level`` and ``tensorboard_log``.
-        goes_on_at: Step of the checkpoint that the run continues from. Lines of later steps are
-            dropped: those are taken again. None: a new run, whose lines replace those there.
+        goes_on_at: Step of the checkpoint that the run continues from: lines of later steps are
+            dropped. None: a new run.
     """
 
     def __init__(self, config: TrainingConfig, *, goes_on_at: int | None) -> None:

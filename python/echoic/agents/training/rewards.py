@@ -24,8 +24,7 @@ __all__ = ["PreferenceReward"]
 
 # Segments that are remembered, width of the network, and pairs compared in a step of learning.
 _MEMORY, _WIDTH, _PAIRS = 4096, 64, 256
-# Steps of learning for each batch. A small task has few batches; with one step for each, the policy
-# would be paid by a network that has learned nothing.
+# Steps of learning for each batch: a small task has few batches.
 _STEPS = 20
 
 

@@ -49,6 +49,15 @@ if TYPE_CHECKING:
 __all__ = ["EchoRLTrainer", "TrainingConfig"]
 
 _KIND, _FILE = "training run", "run.ckpt"
+# Lists of the metrics, and the numbers of an update that are added to them.
+_METRICS = {
+    "success_rates": "success_rate",
+    "policy_losses": "policy_loss",
+    "value_losses": "value_loss",
+    "kl_divergences": "approx_kl",
+    "entropy_losses": "entropy",
+    "wall_clock_times": "seconds",
+}
 
 
 class EchoRLTrainer:
@@ -146,14 +155,18 @@ class _VectorTrainer:
         judge: Callable[[Transcript], float] | None,
         reward_model: PreferenceReward | None,
     ) -> None:
-        self.config, self.metrics = config, metrics
-        self.judge, self.reward_model = judge, reward_model
+        self.config, self.metrics, self.judge = config, metrics, judge
+        self.reward_model = reward_model
         self.seed: int = secrets.randbits(31) if config.seed is None else config.seed
         self.replay, mean_plan = _replay(config, self.seed)
         self.learner = VectorLearner(config, self.seed, mean_plan)
         encoder = None if self.learner.planner is None else self.learner.planner.encoder
         self.networks = ActingNetworks(config, encoder, self.learner.policy_network)
         self.tracker = BandwidthEfficiencyTracker(config.bandwidth_config)
+        # What a checkpoint has the state of.
+        self._parts: dict[str, Any] = {"learner": self.learner, "tracker": self.tracker}
+        if reward_model is not None:
+            self._parts["reward_model"] = reward_model
         # Places of windows that were read, and steps of environments that failed.
         self.tokens = self.lost = 0
         # Successes of the latest episodes.
@@ -188,18 +201,29 @@ class _VectorTrainer:
         with self._round:
             root, step = Path(self.config.checkpoint_dir), self.metrics.total_timesteps
             folder = root / f"step-{step:010d}" if path is None else Path(path)
+            state = {
+                "seed": self.seed,
+                "tokens": self.tokens,
+                "lost": self.lost,
+                "latest": list(self.latest),
+                "parts": {name: part.state_dict() for name, part in self._parts.items()},
+                # As arrays: the rest is one text, of which a file has 100 MB at most.
+                "metrics": {
+                    name: np.array(value) if isinstance(value, list) else value
+                    for name, value in vars(self.metrics).items()
+                },
+            }
             folder.mkdir(parents=True, exist_ok=True)
             # Written last: without it a folder is no checkpoint.
             (folder / _FILE).unlink(missing_ok=True)
             if self.replay is not None:
                 self.replay.save_buffer(folder / "replay.bin")
-            checkpoint.save(folder / _FILE, self._state(), kind=_KIND)
+            checkpoint.save(folder / _FILE, state, kind=_KIND)
             if path is None:
                 # Checkpoints of other runs in the same folder are not removed.
                 self._saved = [one for one in self._saved if one != folder] + [folder]
-                for old in self._saved[: -self.config.keep_checkpoints]:
-                    shutil.rmtree(old, ignore_errors=True)
-                self._saved = self._saved[-self.config.keep_checkpoints :]
+                while len(self._saved) > self.config.keep_checkpoints:
+                    shutil.rmtree(self._saved.pop(0), ignore_errors=True)
             return folder
 
     def resume(self, path: str | os.PathLike[str] | None = None) -> int:
@@ -210,12 +234,10 @@ class _VectorTrainer:
             found = root.glob(f"step-*/{_FILE}") if path is None else [Path(path) / _FILE]
             file = max(found, key=lambda one: one.stat().st_mtime_ns, default=root / _FILE)
             state = checkpoint.load(file, kind=_KIND)
-            self.learner.load_state_dict(state["learner"])
+            for name, part in self._parts.items():
+                part.load_state_dict(state["parts"][name])
             if self.replay is not None and file.with_name("replay.bin").exists():
                 self.replay.load_buffer(file.with_name("replay.bin"))
-            if self.reward_model is not None and state["reward_model"] is not None:
-                self.reward_model.load_state_dict(state["reward_model"])
-            self.tracker.load_state_dict(state["tracker"])
             self.seed, self.tokens, self.lost = state["seed"], state["tokens"], state["lost"]
             self.latest.extend(state["latest"])
             for name, value in state["metrics"].items():
@@ -229,30 +251,13 @@ class _VectorTrainer:
             self._closed = True
             self._closing.close()
 
-    def _state(self) -> dict[str, Any]:
-        model = self.reward_model
-        return {
-            "seed": self.seed,
-            "tokens": self.tokens,
-            "lost": self.lost,
-            "latest": list(self.latest),
-            "tracker": self.tracker.state_dict(),
-            "learner": self.learner.state_dict(),
-            "reward_model": None if model is None else model.state_dict(),
-            # As arrays: the rest is one text, of which a file has 100 MB at most.
-            "metrics": {
-                name: np.array(value) if isinstance(value, list) else value
-                for name, value in vars(self.metrics).items()
-            },
-        }
-
     def _train(self) -> None:
-        config, metrics = self.config, self.metrics
+        metrics = self.metrics
         # Starting is a round, too: close() waits for it, and finds what it has to close.
         with self._round:
             self._start()
         began = time.monotonic() - metrics.training_time
-        while metrics.total_timesteps < config.total_timesteps and not self._is_good_enough():
+        while not self._is_over():
             with self._round:
                 if self._stop.is_set():
                     break
@@ -274,7 +279,7 @@ class _VectorTrainer:
         config, at = self.config, self.metrics.total_timesteps
         with contextlib.ExitStack() as stack:
             self.evaluator = Seat(config)
-            stack.callback(self.evaluator.close)
+            stack.callback(self.evaluator.environment.close)
             actors = ActorGroup(config, self.networks, self.seed, first=at, judge=self.judge)
             stack.callback(actors.close)
             self.records = Records(config, goes_on_at=at or None)
@@ -306,12 +311,12 @@ class _VectorTrainer:
         now = self.metrics.total_timesteps
         return now // every > (now - self.config.steps_per_update) // every
 
-    def _is_good_enough(self) -> bool:
-        """Return whether the latest evaluation reached ``early_stop_success``."""
-        wanted, latest = self.config.early_stop_success, self.metrics.evaluation_results
-        if wanted is None or latest.get("step") != self.metrics.total_timesteps:
-            return False
-        return bool(latest["success_rate"] >= wanted)
+    def _is_over(self) -> bool:
+        """Return whether all steps were taken, or an evaluation was good enough just now."""
+        wanted, metrics = self.config.early_stop_success, self.metrics
+        latest, now = metrics.evaluation_results, metrics.total_timesteps
+        is_good = latest.get("step") == now and wanted is not None
+        return now >= self.config.total_timesteps or (is_good and latest["success_rate"] >= wanted)
 
     def _note(self, batch: Batch) -> None:
         metrics = self.metrics
@@ -342,19 +347,15 @@ class _VectorTrainer:
         if self.replay is not None:
             self.replay.update_experience_ages()
         bandwidth = self.tracker.snapshot()
-        rate = float(np.mean(self.latest)) if self.latest else 0.0
-        metrics.success_rates.append(rate)
-        metrics.policy_losses.append(found["policy_loss"])
-        metrics.value_losses.append(found["value_loss"])
-        metrics.kl_divergences.append(found["approx_kl"])
-        metrics.entropy_losses.append(found["entropy"])
+        found["seconds"] = seconds
+        found["success_rate"] = float(np.mean(self.latest)) if self.latest else 0.0
+        for name, key in _METRICS.items():
+            getattr(metrics, name).append(found[key])
         metrics.kv_cache_hit_rates.append(bandwidth.kv_reuse_rate)
         metrics.bandwidth_efficiency.append(bandwidth.eta_bw)
         metrics.tokens_per_second.append(self.tokens / seconds)
-        metrics.wall_clock_times.append(seconds)
         metrics.memory_usage.append(psutil.Process().memory_info().rss / 2**20)
-        more = {"success_rate": rate, "seconds": seconds}
-        self.records.add("update", metrics.total_timesteps, {**found, **more})
+        self.records.add("update", metrics.total_timesteps, found)
 
     def _remember(self, batch: Batch) -> None:
         if self.replay is None:
