@@ -69,7 +69,6 @@ SETTINGS: dict[str, Any] = {
     ),
     "ppo_config": PPOConfig(learning_rate=1e-3, target_kl=0.03, batch_size=256, kl_coef=0.0),
     "replay_config": ReplayConfig(hot_buffer_size=50_000, cold_buffer_size=50_000),
-    "progress": False,
 }
 
 

@@ -851,7 +851,6 @@ class AgentTrainer:
             evaluate_prompts=config.evaluation_episodes,
             evaluate_temperature=0.0 if config.evaluation_greedy else 1.0,
             max_turns_total=config.total_timesteps,
-            progress=config.progress,
             seed=config.seed or 0,
         )
         task = {**config.env_config}

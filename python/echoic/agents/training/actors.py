@@ -139,15 +139,7 @@ def _allowed(info: Mapping[str, Any]) -> Any:
 
 
 class Seat:
-    """An environment, and the state of its episode.
-
-    Args:
-        config: Settings of the run.
-        seed: Seed of the run.
-        number: Number of the actor.
-        episode: Number of its latest episode, before the first one here.
-        judge: Pays episodes in place of the environment.
-    """
+    """An environment, and the state of its episode; ``number`` is that of the actor."""
 
     def __init__(
         self,
@@ -242,12 +234,7 @@ class Seat:
 class ActorGroup:
     """All actors of a run.
 
-    Args:
-        config: Settings of the run.
-        networks: What acts.
-        seed: Seed of the run.
-        first: Steps that the run has taken before; what is drawn, and episodes, differ by it.
-        judge: Pays episodes in place of the environment.
+    ``first`` is how many steps the run has taken before: what is drawn differs by it.
     """
 
     def __init__(

@@ -108,7 +108,6 @@ class TrainingConfig:
         environment_timeout: Seconds of a step after which an environment is killed and replaced;
             the step is lost, and the run goes on. Each environment, one of Echoic's own, then runs
             in its own process. ``None`` is faster, and one that hangs blocks the run.
-        progress: Whether the training of a language model is shown as it goes on.
 
     >>> TrainingConfig(env_name="alfworld", total_timesteps=100_000, latent_dim=64).num_actors
     128
@@ -151,7 +150,6 @@ class TrainingConfig:
     max_episode_steps: int = 1000
     keep_checkpoints: int = 3
     environment_timeout: float | None = None
-    progress: bool = False
 
     def __post_init__(self) -> None:
         _checks.whole(self, *_COUNTS)

@@ -70,12 +70,7 @@ class VectorLearner(PPOLearner):
         return found.view(*batch.rewards.shape, -1).cpu()
 
     def learn(self, batch: Batch, drawn: Any = None) -> dict[str, float]:
-        """Learn from new steps or, once, from replayed ones.
-
-        Args:
-            batch: Steps, with ``next_plans`` of the states that they led to.
-            drawn: Importance weights of replayed steps.
-        """
+        """Learn from new steps, or once from replayed ones, drawn with these importance weights."""
         shape, gamma = batch.rewards.shape, self.config.gamma
         steps = self._steps(batch)
         log_probs, values = self._look(steps)

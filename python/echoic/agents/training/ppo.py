@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -43,10 +42,6 @@ __all__ = [
 ]
 
 _KIND = "PPO learner"
-_AVERAGED = (
-    *("policy_loss", "value_loss", "entropy", "reference_kl", "plan_divergence"),
-    *("clip_fraction", "grad_norm"),
-)
 
 
 class GAECalculator:
@@ -64,26 +59,22 @@ class GAECalculator:
         self.config = config
 
     def compute_advantages(
-        self,
-        rewards: npt.ArrayLike,
-        values: npt.ArrayLike,
-        dones: npt.ArrayLike,
-        next_values: npt.ArrayLike | None = None,
+        self, rewards: Any, values: Any, dones: Any, next_values: Any = None
     ) -> tuple[Any, Any]:
         """Return advantages and returns of sequences ``(B, T)``.
 
         Nothing follows a step that is done. ``next_values`` ``(B,)`` are those of the states after
         the last steps, needed where a sequence ends within an episode; default: 0.
         """
-        last = np.zeros(len(np.asarray(rewards))) if next_values is None else next_values
+        last = np.zeros(len(rewards)) if next_values is None else next_values
         gamma, lam = self.config.gamma, self.config.gae_lambda
         return compute_gae(rewards, values, dones, last, gamma, lam, time_axis=1)
 
     def compute_advantages_single_episode(
-        self, rewards: npt.ArrayLike, values: npt.ArrayLike, next_value: float = 0.0
+        self, rewards: Any, values: Any, next_value: float = 0.0
     ) -> tuple[Any, Any]:
         """Return those of one episode ``(T,)``; ``next_value`` is for one that is cut off."""
-        dones, config = np.zeros(len(np.asarray(rewards))), self.config
+        dones, config = np.zeros(len(rewards)), self.config
         return compute_gae(rewards, values, dones, next_value, config.gamma, config.gae_lambda)
 
 
@@ -170,17 +161,21 @@ class PPOTrainingStep:
         this class, ``windows`` if the planner is to learn. The rest is as for ``gae``. All are
         ``(T, N, ...)``, time first, but ``next_values`` ``(N,)``.
         """
+        rewards, values = torch.as_tensor(rewards), torch.as_tensor(values)
         advantages, returns = compute_gae(
-            *map(torch.as_tensor, (rewards, values, dones, next_values)),
+            rewards,
+            values,
+            torch.as_tensor(dones),
+            torch.as_tensor(next_values),
             gae.config.gamma,
             gae.config.gae_lambda,
             truncated=truncated,
             final_values=final_values,
             time_axis=0,
         )
-        columns |= {"rewards": rewards, "values": values}
-        columns |= {"advantages": advantages, "returns": returns}
-        given = {name: torch.as_tensor(one) for name, one in columns.items() if one is not None}
+        known = {name: torch.as_tensor(one) for name, one in columns.items() if one is not None}
+        made = {"rewards": rewards, "values": values, "advantages": advantages, "returns": returns}
+        given = {**known, **made}
         if "windows" in given:
             # The step before the first one is in another rollout: it has no pair.
             given["pairs"] = ~torch.as_tensor(starts, dtype=torch.bool)
@@ -313,9 +308,8 @@ class PPOLearner:
     def evaluate(self, steps: PPOTrainingStep) -> Evaluation:
         """Evaluate the networks for steps on the device."""
         plans, planner = steps.latent_plans, self.planner
-        cost = divergence = torch.zeros((), device=self.device)
-        if planner is not None:
-            divergence = torch.full_like(cost, torch.nan)
+        cost = torch.zeros((), device=self.device)
+        divergence = torch.tensor(0.0 if planner is None else math.nan)
         if planner is not None and steps.windows is not None:
             posterior, plans = planner.replan(steps.windows, steps.masks, steps.plan_noise)
             if steps.previous_windows is not None and planner.config.kl_weight > 0.0:
@@ -396,9 +390,9 @@ class PPOLearner:
             numbers["grad_norm"] = step(self.optimizer, self.parameters(), longest)
             if self.planner is not None:
                 self.planner.after_step(numbers["plan_divergence"])
-        taken = [one for one in evaluated if "grad_norm" in one]
+        taken = [one for one in evaluated if not math.isnan(one["grad_norm"])]
         self._metrics = {
-            **{name: _mean(name, taken or evaluated) for name in _AVERAGED},
+            **{name: _mean(name, taken or evaluated) for name in evaluated[0]},
             "first_ratio_gap": evaluated[0]["ratio_gap"],
             "last_ratio_gap": evaluated[-1]["ratio_gap"],
             "approx_kl": evaluated[-1]["approx_kl"],
@@ -440,7 +434,8 @@ class PPOLearner:
             # Never negative, and of less variance than the mean of -log ratio (Schulman 2020).
             "approx_kl": (ratio - 1.0 - log_ratio).mean(),
         }
-        return loss, {name: float(value.detach()) for name, value in parts.items()}
+        numbers = {name: float(value.detach()) for name, value in parts.items()}
+        return loss, {**numbers, "grad_norm": math.nan}
 
     def get_training_metrics(self) -> dict[str, float]:
         """Return the metrics of the latest update."""
@@ -518,5 +513,5 @@ def _weighted(each: Any, steps: PPOTrainingStep) -> Any:
 
 def _mean(name: str, rows: list[dict[str, float]]) -> float:
     """Return the mean of a number over the rows that measured it; NaN without one."""
-    known = [row[name] for row in rows if not math.isnan(row.get(name, math.nan))]
+    known = [row[name] for row in rows if not math.isnan(row[name])]
     return sum(known) / len(known) if known else math.nan

@@ -74,10 +74,8 @@ class TrainingMetrics:
 class Records:
     """Writes the numbers of a run.
 
-    Args:
-        config: Settings of the run: ``results_dir``, ``log_level`` and ``tensorboard_log``.
-        goes_on_at: Step of the checkpoint that the run continues from: lines of later steps are
-            dropped. None: a new run.
+    One that goes on at the step of a checkpoint adds to the lines there, and drops those of later
+    steps; a new one, with None, replaces them.
     """
 
     def __init__(self, config: TrainingConfig, *, goes_on_at: int | None) -> None:
