@@ -8,7 +8,7 @@ import pytest
 import tmaze_environment
 import torch
 from echoic.agents.training.actors import ActingNetworks, ActorGroup
-from echoic.agents.training.learner import VectorLearner
+from echoic.agents.training.ppo import VectorLearner
 from echoic.errors import CollectorError
 from echoic.primitives import compute_vtrace
 from learner_tensors import tensors

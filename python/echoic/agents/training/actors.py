@@ -14,7 +14,6 @@ import contextlib
 import logging
 import math
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from echoic.agents.environments.processes import environment_of
 from echoic.agents.episodes import Decision, run_episode
 from echoic.agents.plans import PlanWindows
 from echoic.agents.plans.encoder import shown
-from echoic.agents.training.ppo import masked
+from echoic.agents.training.ppo import Batch, masked
 from echoic.errors import CollectorError
 
 if TYPE_CHECKING:
@@ -33,10 +32,7 @@ if TYPE_CHECKING:
     from echoic.agents.episodes import Episode
     from echoic.agents.training.config import TrainingConfig
 
-__all__ = ["ActingNetworks", "ActorGroup", "Batch", "Seat", "TrainedPolicy", "Transcript"]
-
-# Tensors by name; see ActorGroup.collect.
-Batch = SimpleNamespace
+__all__ = ["ActingNetworks", "ActorGroup", "Seat", "TrainedPolicy", "Transcript"]
 
 _log = logging.getLogger("echoic.agents.training")
 # Seeds of training are below, seeds of evaluations from here on.

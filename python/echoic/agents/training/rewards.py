@@ -17,8 +17,8 @@ from torch import nn
 from torch.nn import functional
 
 if TYPE_CHECKING:
-    from echoic.agents.training.actors import Batch
     from echoic.agents.training.config import TrainingConfig
+    from echoic.agents.training.ppo import Batch
 
 __all__ = ["PreferenceReward"]
 

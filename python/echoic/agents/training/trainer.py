@@ -2,7 +2,7 @@
 
 1. Each actor takes `train_frequency` steps with the current policy.
 2. The learner learns from these, and from `batch_size` replayed steps; the new steps are added to
-   the replay. See :mod:`~echoic.agents.training.learner`.
+   the replay. See ``VectorLearner``.
 
 A run is the same to the last bit for the same seed and settings: all random numbers have their own
 generators. One that was resumed has the learner, the replay and the measurements of its checkpoint,
@@ -32,7 +32,7 @@ from echoic.agents.bandwidth import BandwidthEfficiencyTracker
 from echoic.agents.replay import PrioritizedReplayBuffer, SurpriseCalculator
 from echoic.agents.training.actors import ActingNetworks, ActorGroup, Seat, TrainedPolicy
 from echoic.agents.training.config import TrainingConfig
-from echoic.agents.training.learner import VectorLearner
+from echoic.agents.training.ppo import VectorLearner
 from echoic.agents.training.records import Records, TrainingMetrics
 from echoic.errors import ArgumentError, ClosedError
 
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from echoic.agents.episodes import Policy
-    from echoic.agents.training.actors import Batch, Transcript
+    from echoic.agents.training.actors import Transcript
+    from echoic.agents.training.ppo import Batch
     from echoic.agents.training.rewards import PreferenceReward
 
 __all__ = ["EchoRLTrainer", "TrainingConfig"]
