@@ -514,20 +514,15 @@ class PPOLearner:
 
 
 class VectorLearner(PPOLearner):
-    """Trains on new steps of a run and on replayed ones.
+    """Trains on new steps of a run, by PPO or V-trace, and on replayed ones.
 
-    With μ the policy that acted and π' the one at the start of an update, the objective is
-    ``w · min(1, π'/μ) · min(r A, clip(r) A)`` with ``r = π/π'``, after Hilton et al., "Batch
-    size-invariance for policy optimization" (2021).
+    A replayed step is a sequence of length 1, weighted by ``w · min(1, π'/μ)``: μ acted, π' is the
+    policy at the start of the update (Hilton et al., "Batch size-invariance for policy
+    optimization", 2021), and `w` corrects for how the replay draws. Its plan is the one acted on:
+    the encoder learns from new steps only, whose windows are known.
 
-    - *New steps.* π' is μ and `A` is GAE's: this is PPO. (GAE is V-trace's sum at ratios of 1.)
-    - *Replayed steps.* A single step is a sequence of length 1: `A` is its temporal difference. `w`
-      corrects for how the replay draws. The plan is the one that was acted on: policy and values
-      learn from a replayed step, the encoder from new ones, whose windows are known.
-    - *IMPALA.* Actors are an update behind; `A` and the values' targets are V-trace's. One step is
-      taken, so r is 1.
-
-    ``tracker`` is a mean plan that is shared with the replay.
+    With ``algorithm="impala"`` actors are an update behind. Advantages and the values' targets are
+    V-trace's; one step is taken, so ratios are 1. The replay shares ``tracker``, its mean plan.
     """
 
     def __init__(self, config: TrainingConfig, seed: int, tracker: Any = None) -> None:

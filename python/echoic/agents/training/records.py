@@ -28,7 +28,7 @@ class TrainingMetrics:
     Lists from ``success_rates`` to ``memory_usage`` have one value for each update.
 
     Attributes:
-        episode_rewards: Reward of each episode, by the environment's own reward.
+        episode_rewards: Of each episode, by the environment's own reward.
         success_rates: Share of successes of the latest 100 episodes.
         kl_divergences: How far the update moved the policy (``approx_kl``).
         entropy_losses: The policy's entropy.

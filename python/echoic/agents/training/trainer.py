@@ -235,8 +235,8 @@ class _VectorTrainer:
             found = root.glob(f"step-*/{_FILE}") if path is None else [Path(path) / _FILE]
             file = max(found, key=lambda one: one.stat().st_mtime_ns, default=root / _FILE)
             state = checkpoint.load(file, kind=_KIND)
-            for name, part in self._parts.items():
-                part.load_state_dict(state["parts"][name])
+            for name in self._parts.keys() & state["parts"].keys():
+                self._parts[name].load_state_dict(state["parts"][name])
             if self.replay is not None and file.with_name("replay.bin").exists():
                 self.replay.load_buffer(file.with_name("replay.bin"))
             self.seed, self.tokens, self.lost = state["seed"], state["tokens"], state["lost"]
