@@ -51,7 +51,6 @@ SETTINGS: dict[str, Any] = {
     "device": "cpu",
     "num_actors": 16,
     "num_learners": 1,
-    "num_workers": 1,
     "train_frequency": 64,
     "learning_starts": 0,
     "batch_size": 256,
@@ -70,7 +69,6 @@ SETTINGS: dict[str, Any] = {
     ),
     "ppo_config": PPOConfig(learning_rate=1e-3, target_kl=0.03, batch_size=256, kl_coef=0.0),
     "replay_config": ReplayConfig(hot_buffer_size=50_000, cold_buffer_size=50_000),
-    "progress": False,
 }
 
 

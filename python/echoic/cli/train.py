@@ -66,7 +66,7 @@ def train(
     method: Annotated[str, typer.Option(help="The name of a method that trains.")] = "echo-rl",
     timesteps: Annotated[int, typer.Option(min=1, help="Steps of the environment.")] = 100_000,
     num_actors: Annotated[int, typer.Option(min=1, help="Environments side by side.")] = 128,
-    num_learners: Annotated[int, typer.Option(min=1, help="Parts of a gradient.")] = 2,
+    num_learners: Annotated[int, typer.Option(min=1, help="No effect: torch's threads learn.")] = 2,
     batch_size: Annotated[int, typer.Option(min=1, help="Replayed steps of an update.")] = 256,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 42,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",

@@ -57,13 +57,12 @@ def small(tmp_path: Path) -> Callable[..., dict[str, Any]]:
                 min_experiences=100, hot_buffer_size=5000, cold_buffer_size=5000
             ),
             "batch_size": 64,
-            "evaluation_episodes": 16,
+            "evaluation_episodes": 4,
             "device": "cpu",
             "seed": 0,
             "checkpoint_dir": str(tmp_path / folder / "checkpoints"),
             "results_dir": str(tmp_path / folder / "results"),
             "tensorboard_log": "",
-            "worker_imports": ("tmaze_environment",),
         }
         return {**settings, **changes}
 

@@ -186,12 +186,6 @@ def test_what_judging_cost_before_a_run_went_on_is_not_forgotten(cell, judge):
     assert usage.tokens_cached is None
 
 
-def test_a_judge_is_never_asked_by_actors_that_go_on(cell):
-    backbone = OpenAIBackbone("judge", url="http://127.0.0.1:9/v1", price=None)
-    with pytest.raises(ArgumentError, match="rlaif is asynchronous=False"):
-        method_of("rlaif", cell(backbone=backbone, asynchronous=True))
-
-
 def test_a_judge_that_says_nothing_is_not_waited_for_for_ever(cell, monkeypatch):
     class Silent:
         async def chat(self, messages, **settings):

@@ -2,13 +2,10 @@
 
 import json
 import struct
-import time
 from pathlib import Path
 
 import pytest
-import tiers
 from echoic.agents.training.records import Records
-from echoic.errors import ArgumentError
 
 
 def tell(records):
@@ -79,33 +76,6 @@ def test_without_a_folder_there_is_no_board(run):
     records = Records(run(), goes_on_at=None)
     assert records._board is None
     tell(records)
-
-
-@tiers.turn(0, of=7)
-def test_weights_and_biases_keeps_what_was_measured_offline(run, tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
-    for name, value in (
-        ("WANDB_MODE", "offline"),
-        ("WANDB_SILENT", "true"),
-        ("WANDB_CACHE_DIR", str(tmp_path / "cache")),
-        ("WANDB_CONFIG_DIR", str(tmp_path / "config")),
-    ):
-        monkeypatch.setenv(name, value)
-    config = run(wandb_project="echoic-test")
-    tell(Records(config, goes_on_at=None))
-    (log,) = Path(config.results_dir).glob("wandb/offline-run-*/run-*.wandb")
-    # Its own process writes, and may still be at it.
-    until = time.monotonic() + 30
-    while b"evaluation/success_rate" not in log.read_bytes() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert b"update/policy_loss" in log.read_bytes()
-    assert b"evaluation/success_rate" in log.read_bytes()
-
-
-def test_without_its_package_weights_and_biases_is_refused(run, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
-    with pytest.raises(ArgumentError, match='wandb_project needs its package: pip install "wandb"'):
-        Records(run(wandb_project="echoic-test"), goes_on_at=None)
 
 
 def test_lines_of_later_steps_are_cut_off_where_a_run_goes_on(run):

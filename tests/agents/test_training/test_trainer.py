@@ -1,13 +1,14 @@
-"""A run in lock-step: what it learns, what it measures, and that it repeats itself."""
+"""A run: what it learns, what it measures, and that it repeats itself."""
 
 import asyncio
-import contextlib
+import functools
 import json
 import logging
 import math
+import os
 import shutil
 import threading
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ import torch
 from echoic.agents.environments import make_environment
 from echoic.agents.episodes import run_episode
 from echoic.agents.llm import trainer as llm_trainer
-from echoic.agents.training import EchoRLTrainer, TrainingMetrics
+from echoic.agents.training import EchoRLTrainer, TrainingMetrics, actors
 from echoic.agents.training import trainer as trainers
 from echoic.agents.training.actors import HELD_OUT, episode_seed
 from echoic.errors import ArgumentError, CheckpointError, ClosedError, CollectorError
@@ -28,7 +29,7 @@ from learner_tensors import tensors
 def train(config, **options):
     with EchoRLTrainer(config, **options) as trainer:
         metrics = asyncio.run(trainer.train())
-        return metrics, tensors(trainer._run.learner), trainer.policy()
+        return metrics, tensors(trainer._agent.learner), trainer.policy()
 
 
 def test_a_plan_learns_what_needs_a_memory_and_the_same_networks_without_one_do_not(run):
@@ -38,6 +39,7 @@ def test_a_plan_learns_what_needs_a_memory_and_the_same_networks_without_one_do_
         "total_timesteps": 6144,
         "evaluation_frequency": 1024,
         "early_stop_success": 0.95,
+        "evaluation_episodes": 20,
     }
     metrics, _, policy = train(run("plans", **changes))
     assert metrics.evaluation_results["success_rate"] >= 0.95
@@ -71,16 +73,14 @@ def test_all_that_is_measured_is_there_and_can_be_written(run):
     assert min(metrics.memory_usage) > 10
     history = metrics.history
     assert history["step"] == [256, 512]
-    assert [len(one) for one in history["successes"]] == [16, 16]
+    assert [len(one) for one in history["successes"]] == [4, 4]
     assert metrics.evaluation_results == {name: values[1] for name, values in history.items()}
     assert TrainingMetrics().evaluation_results == {}
     assert metrics.replay_buffer_stats["total_size"] == 512
-    assert metrics.execution_metrics["weight_version"] == updates
-    assert metrics.execution_metrics["max_lag"] == 0
+    assert metrics.execution_metrics["updates"] == updates
     assert metrics.execution_metrics["bandwidth"]["num_rollout_steps"] == 512
-    plain = json.loads(json.dumps(metrics.to_dict(), default=float))
-    again = TrainingMetrics.from_dict(plain)
-    assert {f.name for f in fields(again)} == set(plain)
+    plain = json.loads(json.dumps(asdict(metrics), default=float))
+    assert TrainingMetrics(**plain).evaluation_results == metrics.evaluation_results
     lines = Path(config.results_dir, "metrics.jsonl").read_text().splitlines()
     kinds = [json.loads(line)["kind"] for line in lines]
     assert (kinds.count("update"), kinds.count("evaluation")) == (updates, 2)
@@ -88,32 +88,35 @@ def test_all_that_is_measured_is_there_and_can_be_written(run):
 
 
 @pytest.mark.parametrize("plans", tiers.rotating(True, False))
-def test_a_run_that_was_resumed_is_the_same_to_the_last_bit(run, plans):
+def test_the_same_seed_and_settings_give_the_same_run_to_the_last_bit(run, plans):
     changes = {"env_name": "test-tmaze", "use_plans": plans, "train_frequency": 3}
-    changes |= {"save_frequency": 96, "keep_checkpoints": 9, "evaluation_frequency": 10_000}
-    whole, tensors, _ = train(run("whole", total_timesteps=240, **changes))
-    # Three steps are no whole episode of four: episodes are under way when it is saved.
-    half = run("half", total_timesteps=144, **changes)
-    train(half)
-    later = run("half", total_timesteps=240, **changes)
-    resumed, found, _ = train(later, resume=True)
-    assert resumed.policy_losses == whole.policy_losses
-    assert resumed.value_losses == whole.value_losses
-    assert resumed.episode_rewards == whole.episode_rewards
-    assert resumed.bandwidth_efficiency == whole.bandwidth_efficiency
-    assert resumed.evaluation_results["rewards"] == whole.evaluation_results["rewards"]
-    for name, tensor in tensors.items():
-        assert torch.equal(tensor, found[name]), name
-
-
-def test_parts_of_a_gradient_are_that_of_the_whole(run):
-    # Without plans' changes, whose cost is a mean over pairs of each part.
-    changes = {"use_plans": False, "total_timesteps": 256}
-    one, first, _ = train(run("one", num_learners=1, **changes))
-    three, second, _ = train(run("three", num_learners=3, **changes))
-    assert one.policy_losses == pytest.approx(three.policy_losses, abs=1e-5)
+    changes |= {"total_timesteps": 240, "evaluation_frequency": 10_000}
+    one, first, _ = train(run("one", **changes))
+    two, second, _ = train(run("two", **changes))
+    for name in ("policy_losses", "value_losses", "episode_rewards", "bandwidth_efficiency"):
+        assert getattr(one, name) == getattr(two, name), name
+    assert one.evaluation_results == two.evaluation_results
     for name, tensor in first.items():
-        torch.testing.assert_close(tensor, second[name], atol=1e-4, rtol=1e-4)
+        assert torch.equal(tensor, second[name]), name
+
+
+def test_a_run_that_was_resumed_has_what_was_learned_and_measured_and_begins_new_episodes(run):
+    config = run(total_timesteps=256)
+    before, learned, _ = train(config)
+    with EchoRLTrainer(config, resume=True) as trainer:
+        assert trainer.get_training_metrics() == before
+        for name, tensor in tensors(trainer._agent.learner).items():
+            assert torch.equal(tensor, learned[name]), name
+        assert trainer._agent.replay.get_buffer_statistics() == before.replay_buffer_stats
+    later, _, _ = train(run(total_timesteps=512), resume=True)
+    assert later.total_timesteps == 512
+    assert later.policy_losses[:2] == before.policy_losses
+    assert len(later.policy_losses) == 4
+    count = before.total_episodes
+    assert later.episode_rewards[:count] == before.episode_rewards
+    # Episodes of the second part are not those of the first again.
+    again = later.episode_lengths[count : 2 * count]
+    assert again != before.episode_lengths[: len(again)]
 
 
 def test_nothing_is_learned_before_learning_starts(run):
@@ -154,8 +157,6 @@ def test_checkpoints_are_kept_some_of_them_and_fit_or_are_refused(run):
         trainer.resume()
     with EchoRLTrainer(config) as trainer:
         assert trainer.resume(Path(config.checkpoint_dir) / names[0]) == 384
-        with pytest.raises(ClosedError, match="before it starts"):
-            trainer.resume()
         # A text of millions of episodes would not fit into a file.
         metrics = trainer.get_training_metrics()
         metrics.episode_rewards += [0.1] * 100_000
@@ -165,13 +166,13 @@ def test_checkpoints_are_kept_some_of_them_and_fit_or_are_refused(run):
             assert len(file.metadata()["tree"]) < 100_000
     with EchoRLTrainer(config) as trainer:
         trainer.resume(long)
-        assert trainer.get_training_metrics().to_dict() == metrics.to_dict()
+        assert trainer.get_training_metrics() == metrics
     with EchoRLTrainer(run("empty")) as trainer:
         with pytest.raises(FileNotFoundError):
             trainer.resume()
-        # A folder of something else is not replaced.
-        with pytest.raises(ArgumentError, match="is no checkpoint to replace"):
-            trainer.save(Path(config.results_dir))
+        # What else is in a folder stays there.
+        trainer.save(Path(config.results_dir))
+        assert trainer.resume(config.results_dir) == 0
     assert Path(config.results_dir, "metrics.jsonl").exists()
 
 
@@ -191,45 +192,51 @@ def test_a_run_can_be_cancelled_and_goes_on(run):
     with EchoRLTrainer(config) as trainer:
         steps = asyncio.run(cancelled(trainer))
         assert asyncio.run(cancelled(trainer)) > steps
+        with pytest.raises(ClosedError, match="before it starts"):
+            trainer.resume()
     with pytest.raises(ClosedError):
         asyncio.run(trainer.train())
 
 
-def test_a_trainer_that_is_closed_as_it_begins_leaves_no_thread(run, monkeypatch):
-    reached, closing = threading.Event(), threading.Event()
+def test_a_trainer_that_is_closed_as_it_begins_closes_its_environments(run, monkeypatch):
+    reached, closing, closed = threading.Event(), threading.Event(), []
 
-    class Slow(trainers.VectorLearner):
-        def __init__(self, *given):
+    class Slow(trainers.Records):
+        def __init__(self, *given, **more):
             reached.set()
             closing.wait(10)
-            super().__init__(*given)
+            super().__init__(*given, **more)
 
-    monkeypatch.setattr(trainers, "VectorLearner", Slow)
+    monkeypatch.setattr(trainers, "Records", Slow)
+
+    def close(environment):
+        closed.append(environment)
+
+    monkeypatch.setattr(tmaze_environment.Corridor, "close", close)
     trainer = EchoRLTrainer(run(total_timesteps=100_000_000))
-    stop = trainer._stop
+    stop = trainer._agent._stop
     monkeypatch.setattr(stop, "set", lambda: (threading.Event.set(stop), closing.set()))
 
     async def close_soon():
         work = asyncio.create_task(trainer.train())
         await asyncio.to_thread(reached.wait)
         await asyncio.to_thread(trainer.close)
-        with contextlib.suppress(ClosedError):
-            await work
+        await work
 
     asyncio.run(close_soon())
-    assert trainer._run is None
-    assert not [one.name for one in threading.enumerate() if one.name.startswith("echoic-actors")]
+    # The actors' and that of evaluations.
+    assert len({id(one) for one in closed}) == 17
 
 
 def test_a_new_run_keeps_its_checkpoints_beside_those_of_another(run):
-    long = run(save_frequency=128, keep_checkpoints=2)
+    changes = {"save_frequency": 32, "keep_checkpoints": 2, "num_actors": 4}
+    long, short = run(total_timesteps=128, **changes), run(total_timesteps=64, **changes)
     train(long)
-    short = run(save_frequency=128, keep_checkpoints=2, total_timesteps=256, seed=9)
     train(short)
     names = sorted(one.name for one in Path(long.checkpoint_dir).iterdir())
-    assert names == [f"step-{steps:010d}" for steps in (128, 256, 384, 512)]
+    assert names == [f"step-{steps:010d}" for steps in (32, 64, 96, 128)]
     with EchoRLTrainer(short) as trainer:
-        assert trainer.resume() == 256
+        assert trainer.resume() == 64
 
 
 def test_a_run_that_was_good_enough_does_not_go_on_when_it_is_resumed(run):
@@ -241,9 +248,9 @@ def test_a_run_that_was_good_enough_does_not_go_on_when_it_is_resumed(run):
 
 
 def test_rows_of_steps_that_are_done_again_are_there_once(run):
-    config = run(total_timesteps=256, save_frequency=128, keep_checkpoints=9)
+    config = run(total_timesteps=64, save_frequency=32, keep_checkpoints=9, num_actors=4)
     train(config)
-    shutil.rmtree(Path(config.checkpoint_dir, "step-0000000256"))
+    shutil.rmtree(Path(config.checkpoint_dir, "step-0000000064"))
     train(config, resume=True)
     lines = Path(config.results_dir, "metrics.jsonl").read_text().splitlines()
     rows = [(row["kind"], row["step"]) for row in map(json.loads, lines)]
@@ -253,8 +260,8 @@ def test_rows_of_steps_that_are_done_again_are_there_once(run):
 def test_efficiency_is_of_what_the_environment_paid(run):
     # Nothing is learned, so both do the same.
     one, _, _ = train(run("one", learning_starts=512))
-    ten, _, _ = train(run("ten", learning_starts=512, reward_scale=10.0))
-    first, second = (m.execution_metrics["bandwidth"] for m in (one, ten))
+    two, _, _ = train(run("two", learning_starts=512), judge=lambda transcript: 10.0)
+    first, second = (m.execution_metrics["bandwidth"] for m in (one, two))
     assert first["total_reward"] != 0
     assert first == second
 
@@ -295,7 +302,39 @@ def test_a_language_model_is_trained_by_its_own_trainer(run, monkeypatch, tmp_pa
 
 def test_an_evaluation_leaves_out_what_broke(run):
     tmaze_environment.Fragile.steps = 0
-    metrics, _, _ = train(run(env_name="test-fragile", evaluation_frequency=128))
+    changes = {"evaluation_frequency": 128, "evaluation_episodes": 16, "total_timesteps": 256}
+    metrics, _, _ = train(run(env_name="test-fragile", **changes))
     played = [len(one) for one in metrics.history["successes"]]
-    assert len(played) == 4
-    assert min(played) > 8
+    assert len(played) == 2
+    assert 8 < min(played) < 16
+
+
+@tiers.turn(0, of=2)
+def test_an_environment_that_hangs_is_killed_and_the_run_goes_on(run, tmp_path, monkeypatch):
+    mark = tmp_path / "hang"
+    mark.touch()
+    monkeypatch.setenv("ECHOIC_TEST_HANGING", str(mark))
+    # Its process imports this folder's environments, too.
+    made = functools.partial(actors.environment_of, imports=("tmaze_environment",))
+    monkeypatch.setattr(actors, "environment_of", made)
+    config = run(
+        env_name="test-hanging",
+        environment_timeout=3.0,
+        num_actors=2,
+        evaluation_episodes=1,
+        total_timesteps=64,
+        replay="none",
+    )
+    with EchoRLTrainer(config) as trainer:
+        metrics = asyncio.run(trainer.train())
+        seats = [*trainer._agent.actors.seats, trainer._agent.evaluator]
+        pids = [one.environment.worker_pid for one in seats]
+    assert not mark.exists()
+    # The step that hung is lost, and no other.
+    assert metrics.total_timesteps == 64
+    assert metrics.execution_metrics["broken_steps"] == 1
+    assert len(set(pids)) == 3
+    for pid in pids:
+        assert pid != os.getpid()
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

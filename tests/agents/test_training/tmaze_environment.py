@@ -1,7 +1,6 @@
 """Small environments for tests of training; importing it gives them names."""
 
 import os
-import signal
 import time
 from pathlib import Path
 
@@ -99,17 +98,6 @@ class Fragile(Corridor):
         return super()._apply(command)
 
 
-class Deadly(Corridor):
-    """A corridor that kills its process once, if a file says so."""
-
-    def _apply(self, command):
-        mark = os.environ.get("ECHOIC_TEST_DEADLY")
-        if mark and Path(mark).exists():
-            Path(mark).unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super()._apply(command)
-
-
 class Hanging(Corridor):
     """A corridor that hangs once, within a step, if a file says so."""
 
@@ -133,7 +121,6 @@ for _name, _kind in {
     "test-tmaze": TMaze,
     "test-corridor": Corridor,
     "test-fragile": Fragile,
-    "test-deadly": Deadly,
     "test-hanging": Hanging,
 }.items():
     register_environment(_name, _maker(_kind))

@@ -145,16 +145,15 @@ class EchoRL(TrainedMethod):
 
 
 class IMPALA(TrainedMethod):
-    """Asynchronous actors and V-trace for their lag (Espeholt et al., 2018).
+    """Actors that are an update behind, and V-trace for their lag (Espeholt et al., 2018).
 
-    It takes one step along V-trace's gradient for each batch of segments.
+    It takes one step along V-trace's gradient for each batch of steps.
     """
 
     name: ClassVar[str] = "impala"
     fixed: ClassVar[dict[str, Any]] = {
         "algorithm": "impala",
         "backbone": "mlp",
-        "asynchronous": True,
         "replay": "none",
         "use_plans": False,
     }
@@ -230,8 +229,6 @@ class RLAIF(TrainedMethod):
 
     name: ClassVar[str] = "rlaif"
     needs_backbone: ClassVar[bool] = True
-    # The trainer waits for its judge while it acts.
-    fixed: ClassVar[dict[str, Any]] = {**PPO.fixed, "backend": "threads", "asynchronous": False}
 
     def __init__(self, cell: Cell) -> None:
         #: Usage of the judge, by this run and those that it resumes.
@@ -250,7 +247,7 @@ class RLAIF(TrainedMethod):
 
     async def train(self) -> Mapping[str, Any]:
         """Train within the cell's steps; return also the judge's usage."""
-        # Actors are in threads; the backbone belongs to the loop that training is awaited in.
+        # Actors are in a thread; the backbone belongs to the loop that training is awaited in.
         self._loop = asyncio.get_running_loop()
         return {
             **await super().train(),

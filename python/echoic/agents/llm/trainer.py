@@ -836,7 +836,6 @@ class AgentTrainer:
             raise ArgumentError('replay="uniform" is of vectors: expected "surprise" or "none"')
         groups = max(1, config.num_actors // _GROUP)
         turns = groups * _GROUP
-        behind = config.backend != "threads"
         settings = LLMConfig(
             steps=max(1, config.total_timesteps),
             prompts_per_step=groups,
@@ -846,18 +845,12 @@ class AgentTrainer:
             plan_state_dim=config.state_dim,
             replay=0 if config.replay == "none" else max(1, config.batch_size // (turns * _EACH)),
             replay_config=config.replay_config,
-            max_lag=int(config.is_asynchronous or behind),
-            workers=config.num_workers if behind else 0,
-            backend="ray" if config.backend == "ray" else "processes",
-            max_restarts=config.max_restarts,
-            worker_imports=config.worker_imports,
             dir=config.checkpoint_dir,
             save_every=max(1, config.save_frequency // (turns * _EACH)),
             evaluate_every=max(1, config.evaluation_frequency // (turns * _EACH)),
             evaluate_prompts=config.evaluation_episodes,
             evaluate_temperature=0.0 if config.evaluation_greedy else 1.0,
             max_turns_total=config.total_timesteps,
-            progress=config.progress,
             seed=config.seed or 0,
         )
         task = {**config.env_config}

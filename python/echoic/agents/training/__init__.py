@@ -1,4 +1,4 @@
-"""Training agents: actors, tables, learners, and everything between.
+"""Training agents: actors, learners, and what they report.
 
 Importing a name imports torch.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from echoic.agents._lazy import lazily
 
 if TYPE_CHECKING:
-    from echoic.agents.training.acting import *
+    from echoic.agents.training.actors import *
     from echoic.agents.training.config import *
     from echoic.agents.training.ppo import *
     from echoic.agents.training.records import *
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from echoic.agents.training.trainer import *
 
 _MODULES = {
-    "acting": "TrainedPolicy",
+    "actors": "TrainedPolicy",
     "config": "PPOConfig TrainingConfig",
     "ppo": "GAECalculator PPOLearner PPOTrainingStep ValueNetwork",
     "records": "TrainingMetrics",

@@ -1,18 +1,16 @@
-"""Actors and evaluations: environments side by side, served by one forward pass.
+"""Actors: environments side by side, served by one forward pass, and what they did.
 
-- The seed of an episode follows from the run's seed, the actor and the number of the episode. So an
-  episode that was under way when a run was saved is restored from its seed and its actions. If the
-  environment is not deterministic, a new episode starts instead.
-- An environment that raises is closed and replaced. The step that failed is marked as not valid.
-  An environment that can't be made, or fails more than ten times in a row, ends the actor.
-- With ``environment_timeout``, each environment runs in its own process. One that hangs within a
-  step is killed, which counts as raising.
+- The seed of an episode follows from the run's seed, the actor and the number of the episode.
+- A step in which an environment raises, or is killed after ``environment_timeout``, is marked as
+  not valid, and another episode starts: nothing is learned from the step, and it counts as cut off
+  where it started. An environment that can't start an episode ends the run.
 - A judge, if there is one, pays an episode when it ends, in place of the environment. Metrics still
   report what the environment paid.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from dataclasses import dataclass, field
@@ -22,32 +20,24 @@ import numpy as np
 import torch
 
 from echoic.agents.environments.processes import environment_of
-from echoic.agents.episodes import run_episode
-from echoic.agents.training.acting import ActingNetworks, allowed_of
-from echoic.agents.training.segments import example_of, windows_for
+from echoic.agents.episodes import Decision, run_episode
+from echoic.agents.plans import PlanWindows, shown
+from echoic.agents.training.ppo import Batch, masked
 from echoic.errors import CollectorError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping
 
     from echoic.agents.episodes import Episode
-    from echoic.agents.training.acting import TrainedPolicy
     from echoic.agents.training.config import TrainingConfig
 
-__all__ = ["HELD_OUT", "ActorGroup", "Evaluator", "Transcript", "episode_seed"]
+__all__ = ["ActingNetworks", "ActorGroup", "Seat", "TrainedPolicy", "Transcript"]
 
 _log = logging.getLogger("echoic.agents.training")
-_MOST_FAILURES = 10
 # Seeds of training are below, seeds of evaluations from here on.
 HELD_OUT = 2**30
 # Episodes of one actor have numbers below this.
 _EPISODES = 10**10
-# What is known of a step whose environment failed.
-_FAILED: dict[str, Any] = {
-    **dict.fromkeys(("rewards", "earned", "episode_reward", "episode_steps"), 0),
-    **dict.fromkeys(("dones", "valid", "success"), False),
-    "truncated": True,
-}
 
 
 def episode_seed(seed: int, actor: int, episode: int) -> int:
@@ -57,291 +47,257 @@ def episode_seed(seed: int, actor: int, episode: int) -> int:
 
 @dataclass
 class Transcript:
-    """An episode in words, for a judge.
+    """An episode in words, for a judge."""
 
-    Attributes:
-        instructions: The environment's description of the task.
-        turns: Each observation, and the command that followed it.
-        final: The last observation.
-    """
-
+    #: The environment's description of the task.
     instructions: str
+    #: Each observation, and the command that followed it.
     turns: list[tuple[str, str]] = field(default_factory=list)
+    #: The last observation.
     final: str = ""
 
 
-class _Seat:
-    """An environment, and the state of its episode."""
+class ActingNetworks:
+    """Acts on windows of states with an encoder of plans, which may be None, and a policy."""
 
-    def __init__(self, config: TrainingConfig, number: int, episode: int = 0) -> None:
-        self.config, self.number, self.episode = config, number, episode
-        self.failures = 0
-        self.reward, self.actions = 0.0, list[int]()
-        # The states before the next segment.
-        self.states = np.zeros((config.context, config.state_dim), np.float32)
-        self.starts = np.zeros(config.context, np.bool_)
-        self.environment = self._make()
+    def __init__(self, config: TrainingConfig, encoder: Any, policy: Any) -> None:
+        self.config, self.encoder, self.policy = config, encoder, policy
 
-    def reset(self, seed: int) -> None:
-        """Start an episode."""
-        self.actions, self.reward = [], 0.0
-        self._see(*self.environment.reset(seed=seed))
-        self.transcript = Transcript(str(getattr(self.environment, "instructions", "")))
+    def windows(self, count: int) -> PlanWindows:
+        """Return empty windows for some environments."""
+        size, history = self.config.planning_config.state_window_size, self.config.plan_history
+        if self.encoder is None:
+            size, history = 0, None
+        return PlanWindows(count, self.config.state_dim, size, history=history, device="cpu")
 
-    def step(self, action: int) -> tuple[float, bool, bool, bool]:
-        """Do an action; return the reward, whether it ended or cut the episode, and success.
+    @torch.no_grad()
+    def act(
+        self, windows: Any, masks: Any, allowed: Any, generator: Any, *, greedy: bool = False
+    ) -> tuple[Any, ...]:
+        """Draw a plan and an action for each window, or take the likeliest of both.
 
-        Raises:
-            CollectorError: If a number is not finite.
+        ``masks`` say which places of ``windows`` ``(n, places, state_dim)`` hold a state, and
+        ``allowed`` ``(n, action_dim)`` which actions there are.
+
+        Returns:
+            Actions ``(n,)``, their log-probabilities, the plans acted on, and the plans' noise.
         """
-        listed = self._commands
-        command = listed[action] if action < len(listed) else f"#{action}"
-        self.actions.append(action)
-        self.transcript.turns.append((self._text, command))
-        seen, reward, done, cut, info = self.environment.step(action)
-        if not math.isfinite(reward):
-            raise CollectorError(f"the reward of a step is not finite: {reward}")
-        self._see(seen, info)
-        self.transcript.final = self._text
-        self.reward += float(reward)
-        done = bool(done)
-        cut = not done and (bool(cut) or len(self.actions) >= self.config.max_episode_steps)
-        return float(reward), done, cut, done and bool(info["success"])
+        device = next(self.policy.parameters()).device
+        windows, masks, allowed = (one.to(device) for one in (windows, masks, allowed))
+        noise = torch.zeros(len(windows), self.config.plan_dim)
+        plans = noise.to(device)
+        if self.encoder is not None:
+            if not greedy:
+                noise.normal_(generator=generator)
+            plans = self.encoder.posterior(windows, masks).at(noise.to(device))
+        log_probs = masked(self.policy(windows[:, -1], plans), allowed).cpu()
+        if greedy:
+            actions = log_probs.argmax(dim=-1)
+        else:
+            actions = torch.multinomial(log_probs.exp(), 1, generator=generator).squeeze(-1)
+        chosen = log_probs.gather(-1, actions[:, None]).squeeze(-1)
+        return actions, chosen, plans.cpu(), noise
 
-    def replace(self, error: str) -> None:
-        """Replace an environment that failed."""
-        _log.warning("the environment of actor %d broke: %s", self.number, error)
-        self.close()
-        self.environment = self._make()
 
-    def close(self) -> None:
-        """Close the environment, which may have failed."""
-        try:
-            self.environment.close()
-        except Exception as error:  # it is not used again
-            _log.debug("closing an environment: %s", repr(error))
+class TrainedPolicy:
+    """Acts with trained networks, in one episode after the other.
 
-    def _see(self, observation: Any, info: Any) -> None:
-        # A copy: the environment may write its next vector to the same place.
-        self.state = np.array(observation["vector"], np.float32)
-        if not np.isfinite(self.state).all():
-            raise CollectorError("an observation has numbers that are not finite")
-        self.allowed = allowed_of(info, masked=self.config.mask_commands)
-        self._text, self._commands = observation["text"], info["commands"]
+    ``greedy`` takes the likeliest plan and action instead of drawing them.
+    """
 
-    def _make(self) -> Any:
-        config = self.config
-        environment = environment_of(
-            config.env_name,
-            config.environment_settings,
-            timeout=config.environment_timeout,
-            imports=config.worker_imports,
+    def __init__(self, networks: ActingNetworks, *, greedy: bool = False) -> None:
+        self._networks = networks
+        self._greedy = greedy
+        self.begin("", 0)
+
+    def begin(self, instructions: str, seed: int) -> None:
+        """Start an episode. The instructions are not used: the policy was trained for the task."""
+        del instructions
+        self._windows = self._networks.windows(1)
+        self._generator = torch.Generator().manual_seed(seed)
+        self._starts = [True]
+
+    async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> Decision:
+        """Return the index of a command. Uses no tokens of a language model, and costs nothing."""
+        state = np.asarray(observation["vector"], np.float32)[None]
+        seen = self._windows.push(state, self._starts)
+        self._starts = [False]
+        allowed = torch.from_numpy(_allowed(info))[None]
+        actions, *_ = self._networks.act(*seen, allowed, self._generator, greedy=self._greedy)
+        return Decision(int(actions[0]))
+
+
+def _allowed(info: Mapping[str, Any]) -> Any:
+    """Return which actions there are: those listed, or all if none is."""
+    mask = np.asarray(info["command_mask"], bool)
+    return mask if mask.any() else np.ones_like(mask)
+
+
+class Seat:
+    """An environment, and the state of its episode; ``number`` is that of the actor."""
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        seed: int = 0,
+        number: int = 0,
+        episode: int = 0,
+        judge: Callable[[Transcript], float] | None = None,
+    ) -> None:
+        self.config, self.seed, self.number, self.episode = config, seed, number, episode
+        self.judge = judge
+        # Reward, steps and success of each episode that ended.
+        self.ended: list[tuple[float, int, bool]] = []
+        self.environment = environment_of(
+            config.env_name, config.environment_settings, timeout=config.environment_timeout
         )
-        found = environment.get_state_dim(), environment.get_action_space_size()
+        found = self.environment.get_state_dim(), self.environment.get_action_space_size()
         if found != (config.state_dim, config.action_dim):
-            environment.close()
+            self.environment.close()
             raise CollectorError(
                 f"the environment {config.env_name!r} has states of {found[0]} numbers and "
                 f"{found[1]} actions; state_dim is {config.state_dim} and action_dim "
                 f"{config.action_dim}"
             )
-        return environment
 
+    def begin(self) -> None:
+        """Start the next episode."""
+        self.episode += 1
+        seed = episode_seed(self.seed, self.number, self.episode)
+        self._see(*self.environment.reset(seed=seed))
+        self.reward, self.steps = 0.0, 0
+        self.transcript = Transcript(str(getattr(self.environment, "instructions", "")))
 
-class ActorGroup:
-    """Some of the actors of a run.
-
-    Args:
-        config: Settings of the run.
-        numbers: Numbers of these actors.
-        seed: Seed of the run.
-        generation: Number of earlier groups of these actors; what they draw differs.
-        judge: Pays episodes in place of the environment.
-    """
-
-    def __init__(
-        self,
-        config: TrainingConfig,
-        numbers: Sequence[int],
-        seed: int,
-        *,
-        generation: int = 0,
-        judge: Callable[[Transcript], float] | None = None,
-    ) -> None:
-        self.config = config
-        self.networks = ActingNetworks(config)
-        # None yet: the first publication has to be taken.
-        self.version = -1
-        self._seed = seed
-        self._judge = judge
-        drawn = np.random.SeedSequence([seed, numbers[0], generation, 1]).generate_state(1)
-        self.generator = torch.Generator().manual_seed(int(drawn[0]))
-        self._windows = windows_for(config, len(numbers))
-        self._dtypes = {name: one.dtype for name, one in example_of(config).items()}
-        # An earlier group had the first episodes of these actors.
-        self._actors: list[_Seat] = []
-        try:
-            for number in numbers:
-                self._actors.append(_Seat(config, number, generation * 1_000_000))
-                self._begin(self._actors[-1])
-        except BaseException:
-            self.close()
-            raise
-
-    def refresh(self, subscription: Any) -> None:
-        """Load the newest weights, if there are newer ones.
-
-        The publication is not kept: a store has few of them, and waits for a free one.
-        """
-        newest = subscription.latest()
-        if newest is not None and newest.version != self.version:
-            self.load(newest)
-
-    def load(self, publication: Any) -> None:
-        """Load published weights."""
-        self.networks.load(publication.tree)
-        self.version = publication.version
-
-    def collect(self) -> dict[str, Any]:
-        """Take ``train_frequency`` steps with each actor, and return the segments as columns."""
-        actors, context = self._actors, self.config.context
-        steps = [self._step() for _ in range(self.config.train_frequency)]
-        columns = {name: np.stack([one[name] for one in steps], axis=1) for name in steps[0]}
-        for name in ("states", "starts"):
-            before = np.stack([getattr(actor, name) for actor in actors])
-            columns[name] = np.concatenate([before, columns[name]], axis=1)
-            for actor, row in zip(actors, columns[name], strict=True):
-                setattr(actor, name, row[len(row) - context :].copy())
-        columns["actor"] = np.array([actor.number for actor in actors], np.int64)
-        columns["version"] = np.full(len(actors), self.version, np.int64)
-        return columns
-
-    def state(self) -> dict[str, Any]:
-        """Return the state for :meth:`restore`, with the episodes under way."""
-        kept = ("number", "state", "states", "starts", "episode", "actions")
-        return {
-            "generator": self.generator.get_state(),
-            "windows": self._windows.state_dict(),
-            "actors": [{name: getattr(actor, name) for name in kept} for actor in self._actors],
+    def step(self, action: int) -> dict[str, Any]:
+        """Do an action, and start the next episode if this one ends; return the step's row."""
+        row: dict[str, Any] = {
+            "next_states": self.state,
+            "episode": self.number * _EPISODES + self.episode,
+            **dict.fromkeys(("rewards", "earned"), 0.0),
+            "truncated": True,
+            "dones": False,
+            "valid": False,
         }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state`."""
-        self.generator.set_state(state["generator"])
-        self._windows.load_state_dict(state["windows"])
-        for actor, kept in zip(self._actors, state["actors"], strict=True):
-            self._replay(actor, kept)
-
-    def close(self) -> None:
-        """Close the environments."""
-        for actor in self._actors:
-            actor.close()
-
-    def _begin(self, actor: _Seat) -> None:
-        """Start the actor's current episode."""
-        actor.reset(episode_seed(self._seed, actor.number, actor.episode))
-
-    def _step(self) -> dict[str, Any]:
-        """Take one step with each actor."""
-        actors = self._actors
-        states = np.stack([actor.state for actor in actors])
-        starts = np.array([not actor.actions for actor in actors])
-        allowed = np.stack([actor.allowed for actor in actors])
-        windows, masks = self._windows.push(states, starts)
-        acted = self.networks.act(windows, masks, torch.from_numpy(allowed), self.generator)
-        actions, log_probs, plans, noise = (one.numpy() for one in acted)
-        pairs = zip(actors, actions.tolist(), strict=True)
-        done = [self._do(actor, action) for actor, action in pairs]
-        return {
-            "states": states,
-            "starts": starts,
-            "action_masks": allowed,
-            "actions": actions,
-            "log_probs": log_probs,
-            "latent_plans": plans,
-            "plan_noise": noise,
-            "places": masks.sum(dim=1).numpy(),
-            **{name: np.array([one[name] for one in done], self._dtypes[name]) for name in done[0]},
-        }
-
-    def _do(self, actor: _Seat, action: int) -> dict[str, Any]:
-        """Do an action; start the next episode when this one ends."""
-        number = actor.number * _EPISODES + actor.episode
-        step = {**_FAILED, "next_states": actor.state, "episode": number}
+        command = self._commands[action] if action < len(self._commands) else f"#{action}"
+        self.transcript.turns.append((self._text, command))
         try:
-            reward, done, cut, success = actor.step(action)
+            seen, reward, done, cut, info = self.environment.step(action)
+            self._see(seen, info, reward)
         except Exception as error:  # whatever an environment raises
-            self._replace(actor, error)
-            return step
-        actor.failures, paid = 0, reward
-        if self._judge is not None:
-            paid = float(self._judge(actor.transcript)) if done or cut else 0.0
-        step |= {
-            "next_states": actor.state,
-            "rewards": paid * self.config.reward_scale,
-            "earned": reward,
-            "dones": done,
-            "truncated": cut,
-            "valid": True,
-        }
+            # As text: a log may keep its arguments, and an error keeps all that its frames hold.
+            _log.warning("the environment of actor %d broke: %s", self.number, repr(error))
+            self.begin()
+            return row
+        self.transcript.final, paid = self._text, float(reward)
+        self.steps += 1
+        self.reward += paid
+        done = bool(done)
+        cut = not done and (bool(cut) or self.steps >= self.config.max_episode_steps)
+        row |= {"next_states": self.state, "earned": paid, "rewards": paid}
+        row |= {"dones": done, "truncated": cut, "valid": True}
+        if self.judge is not None:
+            row["rewards"] = float(self.judge(self.transcript)) if done or cut else 0.0
         if done or cut:
-            step |= {"success": success, "episode_reward": actor.reward}
-            step["episode_steps"] = len(actor.actions)
-            actor.episode += 1
-            try:
-                self._begin(actor)
-            except Exception as error:  # whatever an environment raises
-                self._replace(actor, error)
-        return step
-
-    def _replace(self, actor: _Seat, error: Exception) -> None:
-        """Replace an environment that failed, and start another episode in it."""
-        actor.failures += 1
-        if actor.failures > _MOST_FAILURES:
-            raise CollectorError(
-                f"the environment {self.config.env_name!r} broke {actor.failures} times in a row: "
-                f"{error!r}"
-            ) from error
-        # As text: a log may keep its arguments, and an error keeps all that its frames hold.
-        actor.replace(repr(error))
-        actor.episode += 1
-        try:
-            self._begin(actor)
-        except Exception as again:  # counted, up to the limit
-            self._replace(actor, again)
-
-    def _replay(self, actor: _Seat, kept: dict[str, Any]) -> None:
-        """Restore an episode from its seed and its actions; if it differs, start another one."""
-        for name in ("states", "starts", "episode"):
-            setattr(actor, name, kept[name])
-        try:
-            self._begin(actor)
-            ended = any(any(actor.step(action)[1:3]) for action in kept["actions"])
-            if ended or not np.array_equal(actor.state, kept["state"]):
-                _log.warning("the episode of actor %d can not be repeated", actor.number)
-                actor.episode += 1
-                self._begin(actor)
-        except Exception as error:  # whatever an environment raises
-            self._replace(actor, error)
-
-
-class Evaluator:
-    """Plays the same held-out episodes each time, one after the other."""
-
-    def __init__(self, config: TrainingConfig) -> None:
-        self._config = config
-        self.seat = _Seat(config, 0)
+            self.ended.append((self.reward, self.steps, done and bool(info["success"])))
+            self.begin()
+        return row
 
     async def play(self, policy: TrainedPolicy) -> list[Episode]:
-        """Play the episodes, and leave out those that failed."""
-        played = []
-        for seed in range(HELD_OUT, HELD_OUT + self._config.evaluation_episodes):
-            most, environment = self._config.max_episode_steps, self.seat.environment
-            episode = await run_episode(environment, policy, seed, max_steps=most, timeout=math.inf)
+        """Play the held-out episodes, the same each time, and leave out those that failed."""
+        played, most = [], self.config.max_episode_steps
+        for seed in range(HELD_OUT, HELD_OUT + self.config.evaluation_episodes):
+            episode = await run_episode(
+                self.environment, policy, seed, max_steps=most, timeout=math.inf
+            )
             # What was cut off has no success.
             episode.success &= episode.ended == "terminated"
             if episode.error is None:
                 played.append(episode)
             else:
-                self.seat.replace(episode.error)
+                _log.warning("the environment of evaluations broke: %s", episode.error)
         return played
+
+    def _see(self, observation: Any, info: Any, reward: float = 0.0) -> None:
+        # A copy: the environment may write its next vector to the same place.
+        self.state = np.array(observation["vector"], np.float32)
+        if not (np.isfinite(self.state).all() and math.isfinite(reward)):
+            raise CollectorError("an observation or a reward has numbers that are not finite")
+        self.allowed = _allowed(info)
+        self._text, self._commands = observation["text"], info["commands"]
+
+
+class ActorGroup:
+    """All actors of a run.
+
+    ``first`` is how many steps the run has taken before: what is drawn differs by it.
+    """
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        networks: ActingNetworks,
+        seed: int,
+        *,
+        first: int = 0,
+        judge: Callable[[Transcript], float] | None = None,
+    ) -> None:
+        self.config, self.networks = config, networks
+        drawn = np.random.SeedSequence([seed, first, 1]).generate_state(1)
+        self._generator = torch.Generator().manual_seed(int(drawn[0]))
+        self._windows = networks.windows(config.num_actors)
+        # Windows of the latest step, and their masks.
+        self._latest: Any = None
+        self.seats: list[Seat] = []
+        with contextlib.ExitStack() as stack:
+            for number in range(config.num_actors):
+                self.seats.append(Seat(config, seed, number, first, judge))
+                stack.callback(self.seats[-1].environment.close)
+                self.seats[-1].begin()
+            self.close = stack.pop_all().close
+
+    def collect(self) -> Batch:
+        """Take ``train_frequency`` steps with each actor.
+
+        Returns:
+            Tensors ``(T, N, ...)``, time first: fields of a ``PPOTrainingStep``, ``next_states``
+            (what steps led to), ``earned`` (the environment's rewards), ``dones``, ``truncated``,
+            ``valid``, ``episode`` (a number), ``places`` (states in the plan's window), and with
+            plans ``next_windows`` and ``next_masks``. And ``ended``: reward, steps and success of
+            each episode that ended.
+        """
+        rows = [self._step() for _ in range(self.config.train_frequency)]
+        batch = Batch(**{name: torch.stack([row[name] for row in rows]) for name in rows[0]})
+        batch.ended = [one for seat in self.seats for one in seat.ended]
+        for seat in self.seats:
+            seat.ended = []
+        windows, masks = batch.windows, batch.masks
+        before = self._latest or (windows[0], masks[0])
+        self._latest = windows[-1], masks[-1]
+        batch.previous_windows = torch.cat([before[0][None], windows[:-1]])
+        batch.previous_masks = torch.cat([before[1][None], masks[:-1]])
+        after = torch.cat([windows[:, :, 1:], batch.next_states[:, :, None]], dim=2)
+        seen = torch.cat([masks[:, :, 1:], torch.ones_like(masks[:, :, :1])], dim=2)
+        batch.next_windows, batch.next_masks = shown(after, seen, self._windows.history)
+        return batch
+
+    def _step(self) -> dict[str, Any]:
+        """Take one step with each actor."""
+        states = torch.from_numpy(np.stack([seat.state for seat in self.seats]))
+        allowed = torch.from_numpy(np.stack([seat.allowed for seat in self.seats]))
+        starts = torch.tensor([seat.steps == 0 for seat in self.seats])
+        windows, masks = self._windows.push(states, starts)
+        acted = self.networks.act(windows, masks, allowed, self._generator)
+        pairs = zip(self.seats, acted[0].tolist(), strict=True)
+        done = [seat.step(action) for seat, action in pairs]
+        following = np.stack([one.pop("next_states") for one in done])
+        return {
+            "states": states,
+            "pairs": ~starts,
+            "windows": windows,
+            "masks": masks,
+            "action_masks": allowed,
+            "places": masks.sum(dim=1),
+            **dict(zip(("actions", "log_probs", "latent_plans", "plan_noise"), acted, strict=True)),
+            "next_states": torch.from_numpy(following),
+            **{name: torch.tensor([one[name] for one in done]) for name in done[0]},
+        }

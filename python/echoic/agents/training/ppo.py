@@ -1,44 +1,39 @@
 """Proximal policy optimisation of a policy of vectors, with or without a planner.
 
-Schulman et al., "Proximal Policy Optimization Algorithms" (2017). Details that matter:
+Schulman et al., "Proximal Policy Optimization Algorithms" (2017). Log-probabilities are those of
+the policy that acted, recorded when it did. Importance weights multiply the loss of a step outside
+the clipping, where they are no change of the policy. The larger of clipped and plain value losses
+is taken for each step, not of their means.
 
-1. Log-probabilities are those of the policy that acted, recorded when it did. The ratio is 1 in the
-   first minibatch and nowhere else.
-2. Importance weights multiply the loss of a step, outside the clipping: inside they would count as
-   a change of the policy.
-3. The larger of clipped and plain value losses is taken for each step, not of their means.
-4. When the policy has moved by more than `target_kl`, the update ends with all of its epochs, and
-   the minibatch that showed it is not stepped on.
-
-With a planner, the policy is the planner's own, the one that acts, and plans are rebuilt from their
-windows so that gradients reach the encoder. Without one, plans are inputs like any other.
+With a planner, the policy is the planner's own, and plans are rebuilt from their windows so that
+gradients reach the encoder. Without one, plans are inputs like any other.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
 import math
-import operator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
 from echoic.agents import checkpoint
 from echoic.agents.devices import resolve
-from echoic.agents.plans import PolicyNetwork, SoftPrefixAdapter
+from echoic.agents.plans import LatentPlanningOptimizer, PolicyNetwork, SoftPrefixAdapter
 from echoic.agents.training.config import PPOConfig
 from echoic.agents.updates import clipped_gain, step
 from echoic.errors import ArgumentError, CheckpointError
-from echoic.primitives import compute_gae
+from echoic.primitives import compute_gae, compute_vtrace
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterator
+
+    from echoic.agents.training.config import TrainingConfig
 
 __all__ = [
     "GAECalculator",
@@ -46,14 +41,14 @@ __all__ = [
     "PPOLearner",
     "PPOTrainingStep",
     "ValueNetwork",
-    "masked",
+    "VectorLearner",
 ]
 
 _KIND = "PPO learner"
-_AVERAGED = (
-    *("policy_loss", "value_loss", "entropy", "reference_kl", "plan_divergence"),
-    *("clip_fraction", "grad_norm"),
-)
+# Rows that are evaluated at a time.
+_CHUNK = 2048
+# Tensors by name; see ActorGroup.collect.
+Batch = SimpleNamespace
 
 
 class GAECalculator:
@@ -71,59 +66,23 @@ class GAECalculator:
         self.config = config
 
     def compute_advantages(
-        self,
-        rewards: npt.ArrayLike,
-        values: npt.ArrayLike,
-        dones: npt.ArrayLike,
-        next_values: npt.ArrayLike | None = None,
-        *,
-        truncated: npt.ArrayLike | None = None,
-        final_values: npt.ArrayLike | None = None,
-    ) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
+        self, rewards: Any, values: Any, dones: Any, next_values: Any = None
+    ) -> tuple[Any, Any]:
         """Return advantages and returns of sequences ``(B, T)``.
 
-        Args:
-            rewards: ``(B, T)``.
-            values: ``(B, T)``, of the states that the steps started in.
-            dones: Which steps terminated an episode, so that nothing follows.
-            next_values: ``(B,)``, of the states after the last steps; needed where a sequence ends
-                within an episode. Default: 0.
-            truncated: Which steps were cut off by a time limit; needs ``final_values``.
-            final_values: Values of the states after the steps that were cut off.
+        Nothing follows a step that is done. ``next_values`` ``(B,)`` are those of the states after
+        the last steps, needed where a sequence ends within an episode; default: 0.
         """
-        rewards = _numbers("rewards", rewards, 2)
-        last = np.zeros(len(rewards)) if next_values is None else _numbers("next", next_values, 1)
-        advantages, returns = compute_gae(
-            rewards,
-            _numbers("values", values, 2),
-            np.asarray(dones) != 0,
-            last,
-            self.config.gamma,
-            self.config.gae_lambda,
-            truncated=None if truncated is None else np.asarray(truncated) != 0,
-            final_values=None if final_values is None else _numbers("final", final_values, 2),
-            time_axis=1,
-        )
-        return advantages, returns
+        last = np.zeros(len(rewards)) if next_values is None else next_values
+        gamma, lam = self.config.gamma, self.config.gae_lambda
+        return compute_gae(rewards, values, dones, last, gamma, lam, time_axis=1)
 
     def compute_advantages_single_episode(
-        self, rewards: npt.ArrayLike, values: npt.ArrayLike, next_value: float = 0.0
-    ) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
+        self, rewards: Any, values: Any, next_value: float = 0.0
+    ) -> tuple[Any, Any]:
         """Return those of one episode ``(T,)``; ``next_value`` is for one that is cut off."""
-        advantages, returns = self.compute_advantages(
-            _numbers("rewards", rewards, 1)[None],
-            _numbers("values", values, 1)[None],
-            np.zeros((1, len(np.asarray(rewards)))),
-            [next_value],
-        )
-        return advantages[0], returns[0]
-
-
-def _numbers(name: str, given: npt.ArrayLike, axes: int) -> npt.NDArray[np.floating]:
-    array = np.asarray(given)
-    if array.ndim != axes:
-        raise ArgumentError(f"{name}: expected an array of {axes} axes, got shape {array.shape}")
-    return array.astype(np.float64) if array.dtype.kind != "f" else array
+        dones, config = np.zeros(len(rewards)), self.config
+        return compute_gae(rewards, values, dones, next_value, config.gamma, config.gae_lambda)
 
 
 @dataclass
@@ -133,20 +92,16 @@ class PPOTrainingStep:
     Attributes:
         states: ``(B, state_dim)``.
         latent_plans: ``(B, latent_dim)``, the plans acted on.
-        actions: ``(B,)``.
-        rewards: ``(B,)``.
-        values: ``(B,)``, of the states when acting.
-        log_probs: ``(B,)``, of the actions, under the policy that acted.
-        advantages: ``(B,)``, along the sequences that the steps are from.
-        returns: ``(B,)``, targets of values.
-        importance_weights: ``(B,)``, for steps that were not drawn evenly.
+        values: Of the states when acting.
+        log_probs: Of the actions, under the policy that acted.
+        advantages: Along the sequences that the steps are from.
+        returns: Targets of values.
+        importance_weights: For steps that were not drawn evenly.
         windows: ``(B, k + 1, state_dim)``, of the plans; ``masks`` ``(B, k + 1)``, which of their
-            places hold a state.
+            places hold a state. Without windows plans are inputs: the encoder does not learn.
         plan_noise: ``(B, latent_dim)``, of the plans, in standard deviations.
         previous_windows: Windows of the steps before, and ``previous_masks``.
-        pairs: ``(B,)``, where the step before is of the same episode, and its window is right.
-        frozen_plans: ``(B,)``, true of steps whose plans are inputs like any other: the planner
-            does not learn from them, and there are no windows. All steps of a batch, or none.
+        pairs: Where the step before is of the same episode, and its window is right.
         action_masks: ``(B, action_dim)``, which actions there were to choose from.
     """
 
@@ -165,7 +120,6 @@ class PPOTrainingStep:
     previous_windows: Any = None
     previous_masks: Any = None
     pairs: Any = None
-    frozen_plans: Any = None
     action_masks: Any = None
 
     def __post_init__(self) -> None:
@@ -206,51 +160,36 @@ class PPOTrainingStep:
         next_values: Any,
         truncated: Any = None,
         final_values: Any = None,
-        windows: Any = None,
-        masks: Any = None,
         **columns: Any,
     ) -> PPOTrainingStep:
         """Make steps of a rollout, with advantages along its true sequences.
 
-        All arguments are ``(T, N, ...)``, time first, but ``next_values`` ``(N,)``.
-
-        Args:
-            gae: Computes the advantages, of what its method calls by the same names.
-            rewards: Rewards of the steps.
-            values: Values of the states, when acting.
-            dones: Whether the step terminated its episode.
-            starts: Whether an episode starts with the state.
-            next_values: Values of the states after the last steps.
-            truncated: Whether the step was cut off by a time limit.
-            final_values: Values of the states after such steps.
-            windows: Windows of the plans, if the planner is to learn, and ``masks``.
-            masks: Which places of the windows hold a state.
-            **columns: Other fields of this class.
+        ``starts`` are true where an episode starts with the state; ``columns`` are other fields of
+        this class, ``windows`` if the planner is to learn. The rest is as for ``gae``. All are
+        ``(T, N, ...)``, time first, but ``next_values`` ``(N,)``.
         """
-
-        def by_row(value: Any) -> Any:
-            return None if value is None else np.ascontiguousarray(torch.as_tensor(value).cpu().T)
-
-        advantages, returns = gae.compute_advantages(
-            by_row(rewards),
-            by_row(values),
-            by_row(dones),
-            torch.as_tensor(next_values).cpu().numpy(),
-            truncated=by_row(truncated),
-            final_values=by_row(final_values),
+        rewards, values = torch.as_tensor(rewards), torch.as_tensor(values)
+        advantages, returns = compute_gae(
+            rewards,
+            values,
+            torch.as_tensor(dones),
+            torch.as_tensor(next_values),
+            gae.config.gamma,
+            gae.config.gae_lambda,
+            truncated=truncated,
+            final_values=final_values,
+            time_axis=0,
         )
-        if windows is not None:
+        known = {name: torch.as_tensor(one) for name, one in columns.items() if one is not None}
+        made = {"rewards": rewards, "values": values, "advantages": advantages, "returns": returns}
+        given = {**known, **made}
+        if "windows" in given:
             # The step before the first one is in another rollout: it has no pair.
-            columns["pairs"] = ~torch.as_tensor(starts, dtype=torch.bool)
-            columns["pairs"][0] = False
-            for name, one in (("windows", windows), ("masks", masks)):
-                if one is not None:
-                    columns[name] = rows = torch.as_tensor(one)
-                    columns[f"previous_{name}"] = torch.cat([rows[:1], rows[:-1]])
-        columns |= {"rewards": rewards, "values": values}
-        columns |= {"advantages": advantages.T, "returns": returns.T}
-        given = {name: one for name, one in columns.items() if one is not None}
-        return cls(**{name: torch.as_tensor(one).flatten(0, 1) for name, one in given.items()})
+            given["pairs"] = ~torch.as_tensor(starts, dtype=torch.bool)
+            given["pairs"][0] = False
+            for name in {"windows", "masks"} & given.keys():
+                given[f"previous_{name}"] = torch.cat([given[name][:1], given[name][:-1]])
+        return cls(**{name: one.flatten(0, 1) for name, one in given.items()})
 
 
 class ValueNetwork(nn.Module):
@@ -273,14 +212,14 @@ class ValueNetwork(nn.Module):
 class Evaluation(NamedTuple):
     """Outputs of the networks for `B` steps, with gradients.
 
-    Log-probabilities of all actions and of those taken, values, the weighted cost of the plans'
-    changes, and their divergence per dimension, in nats and without a gradient. Without a planner
-    the latter are 0, and NaN is one that was not measured.
+    The plans' divergence is per dimension, in nats and without a gradient; NaN: not measured.
     """
 
     log_probs: Any
+    #: Log-probabilities of the actions taken.
     chosen: Any
     values: Any
+    #: Weighted cost of the plans' changes.
     plan_cost: Any
     plan_divergence: Any
 
@@ -305,15 +244,9 @@ class PPOLearner:
         config: All other settings.
         device: Device of the networks; the CPU, with a warning, where CUDA is missing.
         planner: A :class:`~echoic.agents.plans.LatentPlanningOptimizer`. Its policy is
-            then :attr:`policy_network`, and its encoder learns through it.
+            then ``policy_network``, and its encoder learns through it.
         seed: Seed of minibatches and actions; by default drawn from torch's own generator.
         hidden_dim: Width of the networks, without a planner.
-        threads: Parts of a minibatch whose gradients are computed side by side. The step is taken
-            along their mean by rows; the cost of plans' changes is a mean over each part's pairs.
-
-    Attributes:
-        policy_network: The policy that acts and learns.
-        value_network: The values of states.
     """
 
     def __init__(
@@ -327,7 +260,6 @@ class PPOLearner:
         planner: Any = None,
         seed: int | None = None,
         hidden_dim: int = 512,
-        threads: int = 1,
     ) -> None:
         self.config = config
         self.device = resolve(device)
@@ -340,10 +272,8 @@ class PPOLearner:
             hidden_dim = planner.config.hidden_dim
             found = policy.state_dim, policy.action_dim, policy.latent_dim
             if found != sizes:
-                raise ArgumentError(
-                    "the planner has other sizes: state_dim, action_dim and latent_dim are "
-                    f"{found}, expected {sizes}"
-                )
+                names = "state_dim, action_dim and latent_dim"
+                raise ArgumentError(f"expected a planner with {names} {sizes}, got {found}")
         alpha = self.policy_network.adapter.alpha
         self.value_network = ValueNetwork(state_dim, latent_dim, hidden_dim, alpha).to(self.device)
         own = [*self.policy_network.parameters(), *self.value_network.parameters()]
@@ -355,26 +285,17 @@ class PPOLearner:
         if seed is None:
             seed = int(torch.randint(2**62, ()))
         self.generator = torch.Generator(self.device).manual_seed(seed)
-        self._threads = threads
-        self._pool = ThreadPoolExecutor(threads, "echoic-learner") if threads > 1 else None
-        self._reference: Any = None
+        # The policy that ``kl_coef`` ties to, if it is not that of the start of an update.
+        self.reference: Any = None
         self._metrics: dict[str, float] = {}
 
     def parameters(self) -> list[Any]:
         """Return all parameters that learn."""
         return [one for group in self.optimizer.param_groups for one in group["params"]]
 
-    def set_reference(self, policy: Any = None) -> None:
-        """Keep the policy near this one; by default near a copy of itself as it is now."""
-        kept = copy.deepcopy(self.policy_network if policy is None else policy)
-        self._reference = kept.to(self.device).requires_grad_(False)
-
-    def close(self) -> None:
-        """End the threads."""
-        if self._pool is not None:
-            self._pool.shutdown()
-
-    # Acting.
+    def set_reference(self) -> None:
+        """Keep the policy near a copy of itself as it is now."""
+        self.reference = copy.deepcopy(self.policy_network).requires_grad_(False)
 
     @torch.no_grad()
     def get_value_estimate(self, states: Any, latent_plans: Any) -> Any:
@@ -391,23 +312,12 @@ class PPOLearner:
         )
         return drawn
 
-    # Learning.
-
     def evaluate(self, steps: PPOTrainingStep) -> Evaluation:
-        """Evaluate the networks for steps on the device.
-
-        Raises:
-            ArgumentError: If there is a planner, and the steps have no windows to learn from.
-        """
+        """Evaluate the networks for steps on the device."""
         plans, planner = steps.latent_plans, self.planner
-        cost = divergence = torch.zeros((), device=self.device)
-        if planner is not None:
-            divergence = torch.full_like(cost, torch.nan)
-        if planner is not None and steps.frozen_plans is None:
-            if steps.windows is None:
-                raise ArgumentError(
-                    "the planner learns from the windows of its plans: the steps have none"
-                )
+        cost = torch.zeros((), device=self.device)
+        divergence = torch.tensor(0.0 if planner is None else math.nan)
+        if planner is not None and steps.windows is not None:
             posterior, plans = planner.replan(steps.windows, steps.masks, steps.plan_noise)
             if steps.previous_windows is not None and planner.config.kl_weight > 0.0:
                 with torch.no_grad():
@@ -442,6 +352,9 @@ class PPOLearner:
     def update(self, steps: PPOTrainingStep, *, epochs: int | None = None) -> dict[str, float]:
         """Learn from steps, in minibatches and epochs.
 
+        When the policy has moved by more than ``target_kl``, the update ends with all of its
+        epochs, and the minibatch that showed it is not stepped on.
+
         Args:
             steps: Steps to learn from.
             epochs: Used in place of ``num_epochs``.
@@ -449,10 +362,10 @@ class PPOLearner:
         Returns:
             Means over minibatches stepped on (if none was, of the one evaluated) of
             ``policy_loss``, ``value_loss``, ``entropy``, ``reference_kl``, ``plan_divergence``,
-            ``clip_fraction`` and ``grad_norm``, each over those that measured it, and NaN if none
-            did; ``first_ratio_gap`` and ``last_ratio_gap``, how far the ratio was from 1 at most in
-            the first and in the last minibatch; ``approx_kl`` of the last one; ``minibatches``
-            stepped on; ``epochs`` begun; and ``stopped``, 1 if ``target_kl`` ended the update.
+            ``clip_fraction`` and ``grad_norm``, NaN if not measured; how far the ratio was from 1
+            at most in the first and in the last minibatch, ``first_ratio_gap`` and
+            ``last_ratio_gap``; ``approx_kl`` of the last one; ``minibatches`` stepped on;
+            ``epochs`` begun; and ``stopped``, 1 if ``target_kl`` ended the update.
 
         Raises:
             FloatingPointError: If an output of the networks for a minibatch, or its gradient, is
@@ -467,59 +380,42 @@ class PPOLearner:
             steps.advantages = (raw - raw.mean()) / (raw.std(correction=0) + 1e-8)
         anchor = self._anchor(steps)
         evaluated: list[dict[str, float]] = []
-        begun, stopped = 0, False
-        while begun < (epochs or config.num_epochs) and not stopped:
-            begun += 1
-            order = torch.randperm(len(steps), generator=self.generator, device=self.device)
-            for index in order.split(config.batch_size):
-                numbers = self._gradient(steps, anchor, index)
-                evaluated.append(numbers)
-                if math.isnan(numbers["approx_kl"]):
-                    raise FloatingPointError(
-                        "the policy's distance from the one that acted, approx_kl, is NaN; no step "
-                        "was taken. Check the states and log-probabilities of the batch"
-                    )
-                if not numbers["approx_kl"] <= config.target_kl:
-                    stopped = True
-                    break
-                longest = config.max_grad_norm
-                numbers["grad_norm"] = step(self.optimizer, self.parameters(), longest)
-                if self.planner is not None:
-                    self.planner.after_step(numbers["plan_divergence"])
-        taken = [one for one in evaluated if "grad_norm" in one]
+        stopped = False
+        for index in self._minibatches(len(steps), epochs or config.num_epochs):
+            loss, numbers = self._loss(steps[index], None if anchor is None else anchor[index])
+            evaluated.append(numbers)
+            if math.isnan(numbers["approx_kl"]):
+                raise FloatingPointError(
+                    "the policy's distance from the one that acted, approx_kl, is NaN; no step was "
+                    "taken. Check the states and log-probabilities of the batch"
+                )
+            if stopped := numbers["approx_kl"] > config.target_kl:
+                break
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            longest = config.max_grad_norm
+            numbers["grad_norm"] = step(self.optimizer, self.parameters(), longest)
+            if self.planner is not None:
+                self.planner.after_step(numbers["plan_divergence"])
+        taken = [one for one in evaluated if not math.isnan(one["grad_norm"])]
         self._metrics = {
-            **{
-                name: _mean([one.get(name, math.nan) for one in taken or evaluated])
-                for name in _AVERAGED
-            },
+            **{name: _mean(name, taken or evaluated) for name in evaluated[0]},
             "first_ratio_gap": evaluated[0]["ratio_gap"],
             "last_ratio_gap": evaluated[-1]["ratio_gap"],
             "approx_kl": evaluated[-1]["approx_kl"],
             "minibatches": float(len(taken)),
-            "epochs": float(begun),
+            "epochs": float(math.ceil(len(evaluated) / math.ceil(len(steps) / config.batch_size))),
             "stopped": float(stopped),
         }
         return dict(self._metrics)
 
-    def _gradient(self, steps: PPOTrainingStep, anchor: Any, index: Any) -> dict[str, float]:
-        """Set the gradient of a minibatch, and return the numbers behind it."""
-        parts = [one for one in index.tensor_split(self._threads) if len(one)]
+    def _minibatches(self, count: int, epochs: int) -> Iterator[Any]:
+        for _ in range(epochs):
+            order = torch.randperm(count, generator=self.generator, device=self.device)
+            yield from order.split(self.config.batch_size)
 
-        def part(one: Any) -> tuple[Any, dict[str, float]]:
-            return self._slopes(steps[one], None if anchor is None else anchor[one])
-
-        found = list((map if self._pool is None else self._pool.map)(part, parts))
-        shares = [len(one) / len(index) for one in parts]
-        slopes = zip(*(one for one, _ in found), strict=True)
-        for parameter, of_parts in zip(self.parameters(), slopes, strict=True):
-            known = [s * x for s, x in zip(of_parts, shares, strict=True) if s is not None]
-            parameter.grad = functools.reduce(operator.add, known) if known else None
-        numbers = {name: [one[name] for _, one in found] for name in found[0][1]}
-        gap = max(numbers.pop("ratio_gap"))
-        return {name: _mean(each, shares) for name, each in numbers.items()} | {"ratio_gap": gap}
-
-    def _slopes(self, some: PPOTrainingStep, anchor: Any) -> tuple[Any, dict[str, float]]:
-        """Return the gradient of the loss on some steps, and the numbers behind it."""
+    def _loss(self, some: PPOTrainingStep, anchor: Any) -> tuple[Any, dict[str, float]]:
+        """Return the loss of some steps, and the numbers behind it."""
         config = self.config
         found = self.evaluate(some)
         log_ratio = (found.chosen - some.log_probs).detach()
@@ -534,7 +430,6 @@ class PPOLearner:
             gap = (found.log_probs.exp() * (found.log_probs - anchor)).sum(dim=-1)
             reference_kl = _weighted(gap, some)
             loss = loss + config.kl_coef * reference_kl
-        slopes = torch.autograd.grad(loss, self.parameters(), allow_unused=True)
         parts = {
             "policy_loss": policy_loss,
             "value_loss": value_loss,
@@ -546,17 +441,16 @@ class PPOLearner:
             # Never negative, and of less variance than the mean of -log ratio (Schulman 2020).
             "approx_kl": (ratio - 1.0 - log_ratio).mean(),
         }
-        return slopes, {name: float(value.detach()) for name, value in parts.items()}
+        numbers = {name: float(value.detach()) for name, value in parts.items()}
+        return loss, {**numbers, "grad_norm": math.nan}
 
     def get_training_metrics(self) -> dict[str, float]:
         """Return the metrics of the latest update."""
         return dict(self._metrics)
 
-    # Checkpoints.
-
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write networks, optimizer, reference and generators, and the planner, to a file."""
-        checkpoint.save(path, {**self.state_dict(), "metrics": self._metrics}, kind=_KIND)
+        checkpoint.save(path, self.state_dict(), kind=_KIND)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Continue from a file of :meth:`save_checkpoint`: on the CPU, bit for bit.
@@ -565,21 +459,21 @@ class PPOLearner:
             CheckpointError: If the file is damaged, or of a learner of other sizes. Nothing was
                 changed.
         """
-        state = checkpoint.load(path, kind=_KIND)
-        self.load_state_dict(state)
-        self._metrics = state["metrics"]
+        self.load_state_dict(checkpoint.load(path, kind=_KIND))
+
+    @property
+    def _networks(self) -> dict[str, Any]:
+        known = {"policy": self.policy_network, "value": self.value_network}
+        return known if self.reference is None else {**known, "reference": self.reference}
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that learning changes."""
         return {
-            "networks": {
-                "policy": self.policy_network.state_dict(),
-                "value": self.value_network.state_dict(),
-                "planner": None if self.planner is None else self.planner.state_dict(),
-            },
+            "networks": {name: one.state_dict() for name, one in self._networks.items()},
+            "planner": None if self.planner is None else self.planner.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
-            "reference": None if self._reference is None else self._reference.state_dict(),
+            "metrics": self._metrics,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -588,38 +482,153 @@ class PPOLearner:
         Raises:
             CheckpointError: If the state does not fit. Nothing was changed.
         """
-        with checkpoint.all_or_nothing(self._restore, PPOLearner.state_dict(self), kind=_KIND):
+        with checkpoint.all_or_nothing(self._restore, self.state_dict(), kind=_KIND):
             self._restore(state)
 
     def _restore(self, state: dict[str, Any]) -> None:
-        networks, planner = state["networks"], self.planner
-        if (networks["planner"] is None) != (planner is None):
+        if (state["planner"] is None) != (self.planner is None):
             raise CheckpointError("only one of the checkpoint and the learner has a planner")
-        own = {"policy": self.policy_network, "value": self.value_network}
-        checkpoint.check_fit(own, networks)
+        self.reference = None
+        if "reference" in state["networks"]:
+            self.set_reference()
+        checkpoint.check_fit(self._networks, state["networks"])
         checkpoint.check_optimizer(self.optimizer, state["optimizer"])
-        for name, module in own.items():
-            module.load_state_dict(networks[name])
-        if planner is not None:
-            planner.load_state_dict(networks["planner"])
+        for name, module in self._networks.items():
+            module.load_state_dict(state["networks"][name])
+        if self.planner is not None:
+            self.planner.load_state_dict(state["planner"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"])
-        self._reference = None
-        if state["reference"] is not None:
-            checkpoint.check_fit({"reference": self.policy_network}, state)
-            self.set_reference()
-            self._reference.load_state_dict(state["reference"])
+        self._metrics = state["metrics"]
 
     @torch.no_grad()
     def _anchor(self, steps: PPOTrainingStep) -> Any:
         """Return the reference's log-probabilities, given the plans that were acted on."""
         if self.config.kl_coef == 0.0:
             return None
-        policy = self.policy_network if self._reference is None else self._reference
+        policy = self.policy_network if self.reference is None else self.reference
         return masked(policy(steps.states, steps.latent_plans), steps.action_masks)
 
     def _tensor(self, value: Any) -> Any:
         return torch.as_tensor(value, dtype=torch.float32, device=self.device)
+
+
+class VectorLearner(PPOLearner):
+    """Trains on new steps of a run, by PPO or V-trace, and on replayed ones.
+
+    A replayed step is a sequence of length 1, weighted by ``w · min(1, π'/μ)``: μ acted, π' is the
+    policy at the start of the update (Hilton et al., "Batch size-invariance for policy
+    optimization", 2021), and `w` corrects for how the replay draws. Its plan is the one acted on:
+    the encoder learns from new steps only, whose windows are known.
+
+    With ``algorithm="impala"`` actors are an update behind. Advantages and the values' targets are
+    V-trace's; one step is taken, so ratios are 1. The replay shares ``tracker``, its mean plan.
+    """
+
+    def __init__(self, config: TrainingConfig, seed: int, tracker: Any = None) -> None:
+        torch.manual_seed(seed)
+        sizes, plans = (config.state_dim, config.action_dim), config.planning_config
+        more: dict[str, Any] = {"seed": seed, "hidden_dim": plans.hidden_dim}
+        if config.use_plans:
+            more["planner"] = LatentPlanningOptimizer(
+                *sizes, plans, config.device, tracker=tracker, seed=seed
+            )
+        # Advantages are normalised over new steps here: replayed ones have another scale.
+        changes: dict[str, Any] = {"normalize_advantages": False}
+        self._impala = config.algorithm == "impala"
+        if self._impala:
+            changes |= {"num_epochs": 1, "batch_size": config.steps_per_update, "kl_coef": 0.0}
+            changes |= {"value_clip": False, "target_kl": math.inf}
+        ppo = replace(config.ppo_config, **changes)
+        super().__init__(*sizes, config.plan_dim, ppo, config.device, **more)
+        self._state_dim = config.state_dim
+        self._normalize = config.ppo_config.normalize_advantages and not self._impala
+        self._spread = 1.0
+
+    @torch.no_grad()
+    def next_plans(self, batch: Batch) -> Any:
+        """Return the means of the plans at the states that steps led to, ``(T, N, plan_dim)``."""
+        if self.planner is None:
+            return torch.zeros_like(batch.latent_plans)
+        flat = (batch.next_windows.flatten(0, 1), batch.next_masks.flatten(0, 1))
+        chunks = zip(*(one.to(self.device).split(_CHUNK) for one in flat), strict=True)
+        found = torch.cat([self.planner.encoder(*one) for one in chunks])
+        return found.view(*batch.rewards.shape, -1).cpu()
+
+    def learn(self, batch: Batch, drawn: Any = None) -> dict[str, float]:
+        """Learn from new steps, or once from replayed ones, drawn with these importance weights."""
+        shape, gamma = batch.rewards.shape, self.config.gamma
+        steps = self._steps(batch)
+        log_probs, values = self._look(steps)
+        log_ratio = (log_probs - steps.log_probs.to(self.device)).cpu().view(shape)
+        worth = values.cpu().view(shape)
+        following = self.get_value_estimate(batch.next_states, batch.next_plans).cpu()
+        # A failed step is worth what was expected of it: no error is traced back from it.
+        rewards = torch.where(batch.valid, batch.rewards, worth - gamma * following).float()
+        targets, advantages = compute_vtrace(
+            log_ratio if self._impala else torch.zeros_like(log_ratio),
+            rewards,
+            worth,
+            batch.dones,
+            following[-1],
+            gamma,
+            1.0,
+            1.0,
+            lam=1.0 if self._impala else self.config.gae_lambda,
+            truncated=batch.truncated,
+            final_values=following,
+            time_axis=0,
+        )
+        steps.values, steps.returns = values, targets.flatten()
+        steps.advantages = (advantages if self._impala else targets - worth).flatten()
+        valid = batch.valid.flatten()
+        steps.importance_weights = valid.float()
+        if self._impala or drawn is not None:
+            steps.log_probs = log_probs
+        if drawn is not None:
+            steps.importance_weights = drawn * log_ratio.flatten().exp().clamp(max=1.0)
+            steps.advantages /= self._spread
+            return self.update(steps, epochs=1)
+        raw = steps.advantages[valid]
+        if self._normalize and len(raw) > 1:
+            self._spread = float(raw.std(correction=0)) + 1e-8
+            steps.advantages = (steps.advantages - raw.mean()) / self._spread
+        return self.update(steps)
+
+    def learn_replayed(self, rows: dict[str, Any]) -> dict[str, float]:
+        """Learn once from steps that a replay has drawn, each a sequence of length 1."""
+        row = {name: torch.as_tensor(one)[None] for name, one in rows.items()}
+        dim, valid = self._state_dim, torch.ones(1, len(rows["reward"]), dtype=torch.bool)
+        batch = Batch(
+            states=row["state"][..., :dim],
+            latent_plans=row["state"][..., dim:],
+            next_states=row["next_state"][..., :dim],
+            rewards=row["reward"],
+            next_plans=row["next_state"][..., dim:],
+            log_probs=row["log_prob"].float(),
+            actions=row["action"][..., 0],
+            action_masks=row["action"][..., 1:] != 0,
+            dones=row["done"].bool(),
+            truncated=~valid,
+            valid=valid,
+        )
+        return self.learn(batch, drawn=row["weight"][0])
+
+    def _steps(self, batch: Batch) -> PPOTrainingStep:
+        """Return a batch as steps without advantages."""
+        blank = dict.fromkeys(("values", "advantages", "returns"), torch.zeros_like(batch.rewards))
+        names = {field.name for field in fields(PPOTrainingStep)}
+        given = {name: one for name, one in vars(batch).items() if name in names} | blank
+        return PPOTrainingStep(**{name: one.flatten(0, 1) for name, one in given.items()})
+
+    @torch.no_grad()
+    def _look(self, steps: PPOTrainingStep) -> tuple[Any, Any]:
+        """Return the current log-probabilities of the actions, and the values."""
+        # Without the plans' changes.
+        moved = replace(steps, previous_windows=None).to(self.device)
+        chunks = torch.arange(len(steps), device=self.device).split(_CHUNK)
+        found = [self.evaluate(moved[index]) for index in chunks]
+        return torch.cat([one.chosen for one in found]), torch.cat([one.values for one in found])
 
 
 def _weighted(each: Any, steps: PPOTrainingStep) -> Any:
@@ -627,9 +636,7 @@ def _weighted(each: Any, steps: PPOTrainingStep) -> Any:
     return (each if steps.importance_weights is None else each * steps.importance_weights).mean()
 
 
-def _mean(values: list[float], weights: list[float] | None = None) -> float:
-    """Return the weighted mean of the values that are not NaN; NaN without one."""
-    each = [1.0] * len(values) if weights is None else weights
-    known = [(v, w) for v, w in zip(values, each, strict=True) if not math.isnan(v)]
-    total = sum(w for _, w in known)
-    return sum(v * w for v, w in known) / total if total else math.nan
+def _mean(name: str, rows: list[dict[str, float]]) -> float:
+    """Return the mean of a number over the rows that measured it; NaN without one."""
+    known = [row[name] for row in rows if not math.isnan(row[name])]
+    return sum(known) / len(known) if known else math.nan

@@ -1,9 +1,8 @@
-"""Records of a run: JSON lines, a log, and TensorBoard, Weights & Biases or a progress bar."""
+"""Records of a run: JSON lines, a log, and TensorBoard."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
 import json
 import logging
@@ -12,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
-from echoic.errors import ArgumentError
+from echoic.agents.runs import log_to
 
 if TYPE_CHECKING:
     from echoic.agents.training.config import TrainingConfig
 
-__all__ = ["Records", "TrainingMetrics", "memory_mib"]
+__all__ = ["Records", "TrainingMetrics"]
+
+_log = logging.getLogger("echoic.agents.training")
 
 
 @dataclass
@@ -29,17 +28,15 @@ class TrainingMetrics:
     Lists from ``success_rates`` to ``memory_usage`` have one value for each update.
 
     Attributes:
-        episode_rewards: Reward of each episode, by the environment's own reward.
+        episode_rewards: Of each episode, by the environment's own reward.
         success_rates: Share of successes of the latest 100 episodes.
         kl_divergences: How far the update moved the policy (``approx_kl``).
         entropy_losses: The policy's entropy.
-        kv_cache_hit_rates: Share of the encoder's places that a cache had. A policy of vectors has
-            no cache: the measured value is 0.
+        kv_cache_hit_rates: Share of the encoder's places that a cache had: 0 for vectors.
         bandwidth_efficiency: The tracker's ``eta_bw`` so far.
-        tokens_per_second: Places of windows that the actors' encoder read, by seconds of the run;
-            without plans, states.
+        tokens_per_second: Places of windows that actors read, by seconds of the run.
         memory_usage: MiB of this process.
-        execution_metrics: Updates, weights' versions, lags, restarts, steps per second and so on.
+        execution_metrics: The seed, updates, steps per second and so on.
         history: ``step``, ``avg_reward``, ``success_rate``, ``rewards`` and ``successes`` of each
             evaluation.
         training_time: Seconds, of all parts of a run that was resumed.
@@ -73,63 +70,27 @@ class TrainingMetrics:
         """The latest evaluation, under the names of the history; empty before the first."""
         return {name: values[-1] for name, values in self.history.items() if values}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the measurements as plain lists and numbers."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> TrainingMetrics:
-        """Make metrics from what :meth:`to_dict` returned."""
-        return cls(**values)
-
 
 class Records:
     """Writes the numbers of a run.
 
-    Args:
-        config: Settings of the run: ``results_dir``, ``log_level``, ``tensorboard_log``,
-            ``wandb_project`` and ``progress``.
-        goes_on_at: Step of the checkpoint that the run continues from. The files are appended to,
-            without the lines of later steps: those are taken again.
+    One that goes on at the step of a checkpoint adds to the lines there, and drops those of later
+    steps; a new one, with None, replaces them.
     """
 
     def __init__(self, config: TrainingConfig, *, goes_on_at: int | None) -> None:
-        mode = "w" if goes_on_at is None else "a"
         folder = Path(config.results_dir)
         folder.mkdir(parents=True, exist_ok=True)
         lines = folder / "metrics.jsonl"
         if goes_on_at is not None and lines.exists():
             _cut(lines, goes_on_at)
-        self._log = logging.getLogger("echoic.agents.training")
         with contextlib.ExitStack() as stack:
+            mode = "w" if goes_on_at is None else "a"
             self._lines = stack.enter_context(lines.open(mode, encoding="utf-8"))
-            handler = logging.FileHandler(folder / "train.log", mode=mode)
-            stack.callback(handler.close)
-            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-            handler.setLevel(config.log_level.upper())
-            self._log.addHandler(handler)
-            stack.callback(self._log.removeHandler, handler)
-            stack.callback(self._log.setLevel, self._log.level)
-            if self._log.getEffectiveLevel() > handler.level:
-                self._log.setLevel(handler.level)
+            stack.enter_context(log_to(folder / "train.log", config.log_level))
             self._board = _board(config.tensorboard_log)
             if self._board is not None:
                 stack.callback(self._board.close)
-            self._wandb: Any = None
-            if config.wandb_project is not None:
-                try:
-                    wandb: Any = importlib.import_module("wandb")
-                except ImportError as error:
-                    needed = 'wandb_project needs its package: pip install "wandb"'
-                    raise ArgumentError(needed) from error
-                self._wandb = wandb.init(project=config.wandb_project, dir=config.results_dir)
-                stack.callback(self._wandb.finish)
-            self._progress: Any = None
-            if config.progress:
-                from rich.progress import Progress
-
-                self._progress = stack.enter_context(Progress())
-                self._progress.add_task(config.env_name, total=config.total_timesteps)
             self._closing = stack.pop_all()
 
     def add(self, kind: str, step: int, numbers: dict[str, float]) -> None:
@@ -139,16 +100,12 @@ class Records:
         }
         self._lines.write(json.dumps({"kind": kind, "step": step, **plain}) + "\n")
         self._lines.flush()
-        known = {f"{kind}/{name}": value for name, value in plain.items() if value is not None}
         if self._board is not None:
-            for name, value in known.items():
-                self._board.add_scalar(name, value, step)
-        if self._wandb is not None:
-            self._wandb.log(known, step=step)
+            for name, value in plain.items():
+                if value is not None:
+                    self._board.add_scalar(f"{kind}/{name}", value, step)
         level = logging.INFO if kind != "update" else logging.DEBUG
-        self._log.log(level, "%s at step %d: %s", kind, step, plain)
-        if self._progress is not None:
-            self._progress.update(self._progress.task_ids[0], completed=step)
+        _log.log(level, "%s at step %d: %s", kind, step, plain)
 
     def close(self) -> None:
         """Close the files."""
@@ -163,11 +120,6 @@ def _cut(file: Path, step: int) -> None:
             if json.loads(line)["step"] <= step:
                 kept.append(line)
     file.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-
-
-def memory_mib() -> float:
-    """Return the memory of this process in MiB."""
-    return float(psutil.Process().memory_info().rss) / 2**20
 
 
 def _board(folder: str) -> Any:

@@ -1,9 +1,9 @@
 """Rewards that are learned from preferences between segments.
 
-Christiano et al., "Deep Reinforcement Learning from Human Preferences" (2017): of two segments one
-is preferred, and the sums of a network's rewards along each explain with which probability (Bradley
-and Terry). The segment that the environment paid more is preferred, which the paper uses too, in
-place of a person; of equal ones neither. The policy never sees the environment's rewards.
+Christiano et al., "Deep Reinforcement Learning from Human Preferences" (2017). A segment is what an
+actor did between two updates. Of two, that which the environment paid more is preferred, in place
+of a person; the sums of a network's rewards along each explain with which probability (Bradley and
+Terry). The policy never sees the environment's rewards.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from torch.nn import functional
 
 if TYPE_CHECKING:
     from echoic.agents.training.config import TrainingConfig
-    from echoic.agents.training.segments import Batch
+    from echoic.agents.training.ppo import Batch
 
 __all__ = ["PreferenceReward"]
 
 # Segments that are remembered, width of the network, and pairs compared in a step of learning.
 _MEMORY, _WIDTH, _PAIRS = 4096, 64, 256
-# Steps of learning for each batch. A small task has few batches; with one step for each, the policy
-# would be paid by a network that has learned nothing.
+# Steps of learning for each batch: a small task has few batches.
 _STEPS = 20
 
 
@@ -35,14 +34,9 @@ class PreferenceReward:
     Rewards are scaled to mean 0 and deviation 1 over the segments in memory. Whether a step ended
     its episode is an input of the network: a person would see that too.
 
-    Args:
-        config: Settings of the run.
-        seed: Seed of the network and of the pairs.
-
     Attributes:
         answers: Number of preferences that were given.
-        accuracy: Share of the latest ones that was predicted before learning from them; NaN at
-            first.
+        accuracy: Share of the latest ones that was predicted before learning from them; NaN first.
     """
 
     def __init__(self, config: TrainingConfig, *, seed: int = 0) -> None:
@@ -58,19 +52,14 @@ class PreferenceReward:
 
     def relabel(self, batch: Batch) -> None:
         """Learn from comparisons, then replace the rewards of a batch."""
-        seen = torch.cat(
-            [
-                batch.states,
-                batch.next_states,
-                functional.one_hot(batch.actions, self._config.action_dim).float(),
-                batch.dones.float().unsqueeze(-1),
-            ],
-            dim=-1,
-        )
+        acted = functional.one_hot(batch.actions, self._config.action_dim)
+        seen = torch.cat([batch.states, batch.next_states, acted, batch.dones[..., None]], dim=-1)
         paid = (batch.rewards * batch.valid).sum(dim=0).tolist()
         self._memory.extend(zip(seen.unbind(dim=1), paid, strict=True))
         for step in range(_STEPS):
-            self._learn(first=step == 0)
+            accuracy = self._learn()
+            if step == 0 and accuracy is not None:
+                self.accuracy = accuracy
         with torch.no_grad():
             known = self._network(torch.stack([one for one, _ in self._memory][-512:]))
             worth = self._network(seen).squeeze(-1)
@@ -96,23 +85,21 @@ class PreferenceReward:
         self._rng.bit_generator.state = state["rng"]
         self.answers, self.accuracy = state["answers"], state["accuracy"]
 
-    def _learn(self, *, first: bool) -> None:
-        """Take one step along the likelihood of the preferences between some segments."""
+    def _learn(self) -> float | None:
+        """Take one step along the likelihood of some preferences; return which were predicted."""
         drawn: Any = self._rng.integers(0, len(self._memory), (_PAIRS, 2))
         paid = np.array([worth for _, worth in self._memory])[drawn]
         answered = paid[:, 0] != paid[:, 1]
         if not answered.any():
-            return
+            return None
         self.answers += int(answered.sum())
-        sums = [
+        first, second = (
             self._network(torch.stack([self._memory[i][0] for i in side])).sum(dim=(1, 2))
             for side in drawn[answered].T
-        ]
-        wanted = torch.from_numpy(np.diff(paid[answered])[:, 0] > 0).float()
-        gap = sums[1] - sums[0]
-        loss = functional.binary_cross_entropy_with_logits(gap, wanted)
-        if first:
-            self.accuracy = float(((gap > 0) == (wanted > 0.5)).float().mean())
+        )
+        wanted = torch.from_numpy(np.diff(paid[answered])[:, 0] > 0)
+        loss = functional.binary_cross_entropy_with_logits(second - first, wanted.float())
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self._optimizer.step()
+        return float(((second > first) == wanted).float().mean())
