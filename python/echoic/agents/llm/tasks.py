@@ -551,7 +551,6 @@ class EnvironmentTask(Task):
         max_turns: Most turns of an episode.
         tools: As for :class:`PromptTask`: functions to call before a command.
         timeout: Seconds of a call of the environment.
-        parallel: Most episodes at a time; further ones wait.
         seed: Seed of the episodes' seeds.
         settings: Those of the named environment.
 
@@ -566,12 +565,11 @@ class EnvironmentTask(Task):
         max_turns: int = 16,
         tools: Sequence[Callable[..., Any]] | Tools = (),
         timeout: float = 60.0,
-        parallel: int = 32,
         seed: int = 0,
         **settings: Any,
     ) -> None:
-        self.max_turns, self.timeout, self.parallel, self.seed = max_turns, timeout, parallel, seed
-        _checks.whole(self, "max_turns", "parallel")
+        self.max_turns, self.timeout, self.seed = max_turns, timeout, seed
+        _checks.whole(self, "max_turns")
         _checks.whole(self, "seed", least=0)
         _checks.number(self, "timeout", above=0)
         self._make: Callable[[], Any]
@@ -586,8 +584,6 @@ class EnvironmentTask(Task):
         self._free = [_World(self._make)]
         self._free[0].make()
         self._seeds: dict[Episode, int] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._room = asyncio.Semaphore(parallel)
         self._closed = False
 
     def prompt(self, index: int) -> Episode:
@@ -600,24 +596,20 @@ class EnvironmentTask(Task):
 
     async def run(self, prompt: Any, talk: Conversation) -> Outcome:
         """Play an episode."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._room = loop, asyncio.Semaphore(self.parallel)
-        async with self._room:
-            world = self._free.pop() if self._free else _World(self._make)
-            try:
-                if world.environment is None:
-                    await self._call(world, world.make)
-                outcome = await self._play(Episode(*prompt), talk, world)
-            except BaseException:
-                # It may be in the middle of a step.
-                world.close()
-                raise
-            if self._closed:
-                world.close()
-            else:
-                self._free.append(world)
-            return outcome
+        world = self._free.pop() if self._free else _World(self._make)
+        try:
+            if world.environment is None:
+                await self._call(world, world.make)
+            outcome = await self._play(Episode(*prompt), talk, world)
+        except BaseException:
+            # It may be in the middle of a step.
+            world.close()
+            raise
+        if self._closed:
+            world.close()
+        else:
+            self._free.append(world)
+        return outcome
 
     def close(self) -> None:
         """Close the environments, those in an episode after it; waits for each up to 5 s."""
@@ -631,13 +623,10 @@ class EnvironmentTask(Task):
         counts: Counter[str] = Counter(turns=0, invalid=0)
         if self._tools is not None:
             talk.offer(self._tools.schemas)
-        how = "\nAnswer with one of the commands." if info["commands"] else ""
-        talk.say("system", f"{world.environment.instructions}{how}".strip())
+        talk.say("system", instruct(world.environment.instructions, info["commands"]))
         total, over = 0.0, False
         while not over and counts["turns"] < self.max_turns:
-            text = observation["text"]
-            commands = show_commands(info["commands"]) if info["commands"] else ""
-            talk.say("user", f"{text}\n\n{commands}".strip())
+            talk.say("user", show(observation["text"], info["commands"]))
             if counts["turns"] and talk.full:
                 break
             answer = await _answer(talk, self._tools, counts)
@@ -678,6 +667,16 @@ class EnvironmentTask(Task):
             raise CollectorError(
                 f"the environment {self.name!r} took longer than {self.timeout:g} s"
             ) from None
+
+
+def instruct(instructions: str, commands: Sequence[str]) -> str:
+    """Return the first message of an episode."""
+    return f"{instructions}\nAnswer with one of the commands.".strip() if commands else instructions
+
+
+def show(text: str, commands: Sequence[str]) -> str:
+    """Return the message with an observation."""
+    return f"{text}\n\n{show_commands(commands)}".strip() if commands else text
 
 
 def read_command(text: str, commands: Sequence[str]) -> str:

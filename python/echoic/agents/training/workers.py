@@ -22,7 +22,6 @@ import numpy as np
 import torch
 
 from echoic import Server, connect
-from echoic.agents.ray_actors import RayActors
 from echoic.agents.training.actors import ActorGroup
 from echoic.agents.training.config import from_json
 from echoic.errors import ClosedError, CollectorError, DisconnectedError, WaitTimeoutError
@@ -240,17 +239,21 @@ class RayWorkers(Workers):
     def start(self) -> None:
         tasks = [self._task(i) for i in range(len(self._actors))]
         most = self._config.max_restarts
+        from echoic.agents.llm.workers import RayActors
+
         self._members = RayActors(self._server, _act_on_ray, tasks, most)
-        self._closing.callback(self._members.close)
+        self._closing.callback(self._members.stop)
 
     def check(self, waited: float = 0.0, heard: Iterable[int] = ()) -> None:
         del waited, heard
         self._members.check()
 
 
-def _act_on_ray(task: dict[str, Any], address: str, token: str, restarts: int) -> None:
+def _act_on_ray(task: dict[str, Any], address: str, token: str) -> None:
+    from echoic.integrations.ray.registry import own_restarts
+
     # A replacement draws other numbers than the one before it.
-    generation = task["generation"] + restarts
+    generation = task["generation"] + own_restarts()
     _act({**task, "generation": generation, "address": address, "token": token})
 
 
