@@ -19,7 +19,8 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from zlib import crc32
 
 import numpy as np
@@ -127,30 +128,35 @@ class Tools:
 
     def __init__(
         self,
-        functions: Sequence[Callable[..., Any]],
+        functions: Sequence[Callable[..., Any]] = (),
         *,
         timeout: float = 10.0,
         max_turns: int = 4,
     ) -> None:
-        from transformers.utils import get_json_schema
-
         self.timeout, self.max_turns = timeout, max_turns
         _checks.number(self, "timeout", above=0)
         _checks.whole(self, "max_turns")
-        for one in functions:
-            if inspect.iscoroutinefunction(one):
-                raise ArgumentError(f"a tool must be a function that is not async: {one.__name__}")
+        if found := [one.__name__ for one in functions if inspect.iscoroutinefunction(one)]:
+            raise ArgumentError(f"a tool must be a function that is not async: {found[0]}")
         self._functions = {function.__name__: function for function in functions}
         self._room = threading.Semaphore(_MOST_CALLS)
-        try:
-            #: What the template gets.
-            self.schemas = [get_json_schema(function) for function in functions]
-        except Exception as error:  # the library's own errors
-            raise ArgumentError(f"a tool needs a schema: {error}") from error
+        self.schemas: list[Any] = []
+        if functions:
+            from transformers.utils import get_json_schema
+
+            try:
+                self.schemas = [get_json_schema(function) for function in functions]
+            except Exception as error:  # the library's own errors
+                raise ArgumentError(f"a tool needs a schema: {error}") from error
+
+    def offer(self, talk: Conversation) -> None:
+        """Show the functions to the model, before the first message."""
+        if self.schemas:
+            talk.offer(self.schemas)
 
     async def answer(self, talk: Conversation, counts: Counter[str]) -> Answer:
         """Draw an answer, after as many turns with calls as the model wants, and count calls."""
-        for _ in range(self.max_turns):
+        for _ in range(self.max_turns if self._functions else 0):
             answer = await talk.answer()
             calls = read_calls(answer.text, talk.tokenizer.decode(answer.tokens))
             if not calls:
@@ -226,6 +232,10 @@ def read_calls(text: str, raw: str = "") -> list[tuple[str, dict[str, Any]] | st
     return calls
 
 
+# What tasks take as tools.
+Functions: TypeAlias = "Sequence[Callable[..., Any]] | Tools"
+
+
 class PromptTask(Task):
     """One answer to a prompt, scored by a function.
 
@@ -246,13 +256,12 @@ class PromptTask(Task):
         reward: Callable[[Answer], float | Outcome | Awaitable[float | Outcome]],
         *,
         held_out: Sequence[Any] = (),
-        tools: Sequence[Callable[..., Any]] | Tools = (),
+        tools: Functions = (),
         name: str = "prompts",
     ) -> None:
-        self.name = name
-        self._tools = _tools(tools)
+        self.name, self._reward = name, reward
+        self._tools = tools if isinstance(tools, Tools) else Tools(tools)
         self._prompts, self._held_out = list(prompts), list(held_out)
-        self._reward = reward
         if not self._prompts:
             raise ArgumentError("expected at least one prompt, got none")
         for place, prompt in enumerate((*self._prompts, *self._held_out)):
@@ -274,13 +283,20 @@ class PromptTask(Task):
     async def run(self, prompt: Any, talk: Conversation) -> Outcome:
         """Ask for an answer and score it."""
         counts: Counter[str] = Counter()
-        given = prompt.chat if isinstance(prompt, Problem) else prompt
-        if self._tools is not None:
-            talk.offer(self._tools.schemas)
-            if isinstance(given, str):
-                given = [{"role": "user", "content": given}]
-        begin(talk, given)
-        answer = await _answer(talk, self._tools, counts)
+        given: Any = prompt.chat if isinstance(prompt, Problem) else prompt
+        self._tools.offer(talk)
+        if isinstance(given, str) and self._tools.schemas:
+            given = [{"role": "user", "content": given}]
+        if isinstance(given, str):
+            if talk.tokenizer is None:
+                raise ArgumentError(f"a prompt of text needs a tokenizer: {given!r}")
+            given = talk.tokenizer.encode(given)
+        if all(isinstance(one, int) for one in given):
+            talk.extend(given)
+        else:
+            for fields in map(dict, given):
+                talk.say(fields.pop("role"), fields.pop("content"), **fields)
+        answer = await self._tools.answer(talk, counts)
         found = self._reward(answer._replace(prompt=prompt))
         if inspect.isawaitable(found):
             found = await found
@@ -288,30 +304,6 @@ class PromptTask(Task):
             found = Outcome(float(found), float(found) >= 1)
         talk.reward(found.reward)
         return Outcome(found.reward, found.success, {**counts, **found.details})
-
-
-def _tools(tools: Sequence[Callable[..., Any]] | Tools) -> Tools | None:
-    if isinstance(tools, Tools):
-        return tools
-    return Tools(tools) if tools else None
-
-
-async def _answer(talk: Conversation, tools: Tools | None, counts: Counter[str]) -> Answer:
-    return await talk.answer() if tools is None else await tools.answer(talk, counts)
-
-
-def begin(talk: Conversation, prompt: Any) -> None:
-    """Put a prompt into a conversation: a text as it is, a chat by the template, or ids."""
-    if isinstance(prompt, str):
-        if talk.tokenizer is None:
-            raise ArgumentError(f"a prompt of text needs a tokenizer: {prompt!r}")
-        talk.extend(talk.tokenizer.encode(prompt))
-    elif all(isinstance(one, int) for one in prompt):
-        talk.extend(prompt)
-    else:
-        for message in prompt:
-            fields = {name: one for name, one in message.items() if name not in ("role", "content")}
-            talk.say(message["role"], message["content"], **fields)
 
 
 class Problem(NamedTuple):
@@ -323,26 +315,29 @@ class Problem(NamedTuple):
 
 
 class GeneratedTask(PromptTask):
-    """Problems that a function draws. A subclass defines :meth:`draw` and :meth:`score`.
+    """Problems that a function draws.
 
     Args:
+        name: Its name in reports.
+        draw: Returns a :class:`Problem`, by a random generator of numpy.
+        score: Returns the :class:`Outcome` of a problem and the text of an answer.
         seed: Seed of the order of problems.
         tools: As for :class:`PromptTask`.
     """
 
-    def __init__(self, *, seed: int = 0, tools: Sequence[Callable[..., Any]] | Tools = ()) -> None:
-        self.seed = seed
+    def __init__(
+        self,
+        name: str,
+        draw: Callable[[np.random.Generator], Problem],
+        score: Callable[[Problem, str], Outcome],
+        *,
+        seed: int = 0,
+        tools: Functions = (),
+    ) -> None:
+        self.name, self.draw, self.score, self.seed = name, draw, score, seed
+        self._tools = tools if isinstance(tools, Tools) else Tools(tools)
+        self._reward = lambda answer: score(answer.prompt, answer.text)
         _checks.whole(self, "seed", least=0)
-        self._tools = _tools(tools)
-        self._reward = lambda answer: self.score(answer.prompt, answer.text)
-
-    @abstractmethod
-    def draw(self, random: np.random.Generator) -> Problem:
-        """Draw a problem."""
-
-    @abstractmethod
-    def score(self, problem: Problem, text: str) -> Outcome:
-        """Score an answer."""
 
     def prompt(self, index: int) -> Problem:
         """Return a problem of training."""
@@ -385,40 +380,22 @@ _NUMBER = re.compile(r"-?[0-9][0-9,]*")
 _NUMBER_AT_END = re.compile(r"[0-9][.]?\s*$")
 
 
-class WordProblems(GeneratedTask):
-    """``gsm8k-like``: stories about a number of things that changes; the question is the last one.
+def word_problems(level: int = 1, *, seed: int = 0, tools: Functions = ()) -> GeneratedTask:
+    """Make ``gsm8k-like``: stories about a number of things that changes; the answer is the last.
 
-    Level 1 asks for sums of two digits without a story, for models that can do little more. The
-    last number is the answer. A right one at the end is worth 1, a right one before other words
-    0.5, and a wrong one at the end 0.1.
-
-    Args:
-        level: From 1 to 5: 2 has one operation up to 20, 5 has five up to 200.
-        seed: Seed of the order of problems.
-        tools: As for :class:`PromptTask`.
+    Level 1 asks for sums of two digits without a story, for models that can do little more; 2 has
+    one operation up to 20, and 5 has five up to 200. A right number at the end is worth 1, a right
+    one before other words 0.5, and a wrong one at the end 0.1.
     """
+    _checks.whole(SimpleNamespace(level=level), "level", most=len(_LEVELS) + 1)
+    system = {"role": "system", "content": "End with the number."}
 
-    name = "gsm8k-like"
-
-    def __init__(
-        self,
-        level: int = 1,
-        *,
-        seed: int = 0,
-        tools: Sequence[Callable[..., Any]] | Tools = (),
-    ) -> None:
-        super().__init__(seed=seed, tools=tools)
-        self.level = level
-        _checks.whole(self, "level", most=len(_LEVELS) + 1)
-
-    def draw(self, random: np.random.Generator) -> Problem:
-        """Draw a problem."""
-        system = {"role": "system", "content": "End with the number."}
-        if self.level == 1:
+    def draw(random: np.random.Generator) -> Problem:
+        if level == 1:
             a, b = (int(one) for one in random.integers(1, 10, 2))
             asked = {"role": "user", "content": f"What is {a} + {b}?"}
             return Problem([system, asked], a + b, f"{min(a, b)} + {max(a, b)}")
-        count, signs, most = _LEVELS[self.level - 2]
+        count, signs, most = _LEVELS[level - 2]
         name, things = str(random.choice(_NAMES)), str(random.choice(_THINGS))
         amount = int(random.integers(2, most))
         told, key = [f"{name} has {amount} {things}."], str(amount)
@@ -437,49 +414,34 @@ class WordProblems(GeneratedTask):
         told.append(f"How many {things} does {name} have now?")
         return Problem([system, {"role": "user", "content": " ".join(told)}], amount, key)
 
-    def score(self, problem: Problem, text: str) -> Outcome:
-        """Compare the last number."""
+    def score(problem: Problem, text: str) -> Outcome:
         numbers = _NUMBER.findall(text)
         right = bool(numbers) and numbers[-1].replace(",", "") == str(problem.facts)
         at_end = bool(_NUMBER_AT_END.search(text))
         return Outcome((1.0 if at_end else 0.5) if right else 0.1 * at_end, right)
 
+    return GeneratedTask("gsm8k-like", draw, score, seed=seed, tools=tools)
 
-class Countdown(GeneratedTask):
-    """``countdown``: make a number of others with ``+ - * /``, using each exactly once.
 
-    A right expression is worth 1, another one of the given numbers 0.2, and any other one 0.1.
+def countdown(
+    numbers: int = 3, largest: int = 20, *, seed: int = 0, tools: Functions = ()
+) -> GeneratedTask:
+    """Make ``countdown``: form a number of others with ``+ - * /``, using each exactly once.
 
-    Args:
-        numbers: How many are given, from 2 to 6.
-        largest: The largest of them.
-        seed: Seed of the order of problems.
-        tools: As for :class:`PromptTask`.
+    From 2 to 6 are given, up to ``largest``. A right expression is worth 1, another one of the
+    given numbers 0.2, and any other one 0.1.
     """
+    settings = SimpleNamespace(numbers=numbers, largest=largest)
+    _checks.whole(settings, "numbers", least=2, most=6)
+    _checks.whole(settings, "largest", least=10, most=1000)
 
-    name = "countdown"
-
-    def __init__(
-        self,
-        numbers: int = 3,
-        largest: int = 20,
-        *,
-        seed: int = 0,
-        tools: Sequence[Callable[..., Any]] | Tools = (),
-    ) -> None:
-        super().__init__(seed=seed, tools=tools)
-        self.numbers, self.largest = numbers, largest
-        _checks.whole(self, "numbers", least=2, most=6)
-        _checks.whole(self, "largest", least=10, most=1000)
-
-    def draw(self, random: np.random.Generator) -> Problem:
-        """Draw numbers, and a target that they make."""
+    def draw(random: np.random.Generator) -> Problem:
         while True:
-            given = [int(one) for one in random.integers(1, self.largest + 1, self.numbers)]
+            given = [int(one) for one in random.integers(1, largest + 1, numbers)]
             value = Fraction(given[0])
             for n in given[1:]:
                 value = _RESULTS[str(random.choice(list("+-*/")))](value, n)
-            if value.denominator == 1 and 1 <= value <= 10 * self.largest and value not in given:
+            if value.denominator == 1 and 1 <= value <= 10 * largest and value not in given:
                 break
         given.sort()
         asked = f"Make {value} of {', '.join(map(str, given))}."
@@ -487,9 +449,9 @@ class Countdown(GeneratedTask):
         chat = [{"role": "system", "content": how}, {"role": "user", "content": asked}]
         return Problem(chat, (given, int(value)), asked)
 
-    def score(self, problem: Problem, text: str) -> Outcome:
-        """Evaluate the last line of an answer."""
+    def score(problem: Problem, text: str) -> Outcome:
         given, target = problem.facts
+        # The last line.
         lines = [line for line in text.splitlines() if line.strip()]
         said = bare(lines[-1][:200]).rpartition(":")[2].partition("=")[0] if lines else ""
         found = parse_expression(said)
@@ -500,6 +462,8 @@ class Countdown(GeneratedTask):
             return Outcome(0.1, False)
         right = found.value == target
         return Outcome(1.0 if right else 0.2, right)
+
+    return GeneratedTask("countdown", draw, score, seed=seed, tools=tools)
 
 
 class Episode(NamedTuple):
@@ -536,7 +500,6 @@ class _World:
 
 # An environment that has begun this often with each of its first observations has no others.
 _RESETS_OF_TEXT = 16
-_MOST_SEEDS = 10_000
 
 
 class EnvironmentTask(Task):
@@ -563,7 +526,7 @@ class EnvironmentTask(Task):
         environment: str | Callable[..., Any],
         *,
         max_turns: int = 16,
-        tools: Sequence[Callable[..., Any]] | Tools = (),
+        tools: Functions = (),
         timeout: float = 60.0,
         seed: int = 0,
         **settings: Any,
@@ -579,11 +542,10 @@ class EnvironmentTask(Task):
         else:
             self._make = functools.partial(environment, **settings)
             self.name = getattr(environment, "__name__", "environment")
-        self._tools = _tools(tools)
+        self._tools = tools if isinstance(tools, Tools) else Tools(tools)
         # The first one is made here, so that wrong settings fail here.
         self._free = [_World(self._make)]
         self._free[0].make()
-        self._seeds: dict[Episode, int] = {}
         self._closed = False
 
     def prompt(self, index: int) -> Episode:
@@ -621,15 +583,14 @@ class EnvironmentTask(Task):
     async def _play(self, prompt: Episode, talk: Conversation, world: _World) -> Outcome:
         observation, info = await self._reset(prompt, world)
         counts: Counter[str] = Counter(turns=0, invalid=0)
-        if self._tools is not None:
-            talk.offer(self._tools.schemas)
+        self._tools.offer(talk)
         talk.say("system", instruct(world.environment.instructions, info["commands"]))
         total, over = 0.0, False
         while not over and counts["turns"] < self.max_turns:
             talk.say("user", show(observation["text"], info["commands"]))
             if counts["turns"] and talk.full:
                 break
-            answer = await _answer(talk, self._tools, counts)
+            answer = await self._tools.answer(talk, counts)
             command = read_command(answer.text, info["commands"])
             observation, reward, ended, cut_off, info = await self._call(
                 world, world.environment.step, command
@@ -641,22 +602,16 @@ class EnvironmentTask(Task):
         return Outcome(total, bool(info["success"]), {**counts, "score": float(info["score"])})
 
     async def _reset(self, prompt: Episode, world: _World) -> tuple[Any, Any]:
-        reset = world.environment.reset
-        if prompt in self._seeds:
-            found: tuple[Any, Any] = await self._call(world, reset, seed=self._seeds[prompt])
-            return found
         random = np.random.default_rng([self.seed, prompt.held_out, prompt.number])
         texts: Counter[str] = Counter()
-        while texts.total() < _RESETS_OF_TEXT * max(len(texts), 1):
+        while True:
             seed = int(random.integers(2**31))
-            found = await self._call(world, reset, seed=seed)
-            if is_held_out(text := found[0]["text"]) == prompt.held_out:
-                break
-            texts[text] += 1
-        if len(self._seeds) >= _MOST_SEEDS:
-            self._seeds.clear()
-        self._seeds[prompt] = seed
-        return found
+            found: tuple[Any, Any]
+            found = await self._call(world, world.environment.reset, seed=seed)
+            texts[text := found[0]["text"]] += 1
+            exhausted = texts.total() >= _RESETS_OF_TEXT * len(texts)
+            if is_held_out(text) == prompt.held_out or exhausted:
+                return found
 
     async def _call(
         self, world: _World, function: Callable[..., Any], *args: Any, **named: Any
@@ -696,8 +651,8 @@ def read_command(text: str, commands: Sequence[str]) -> str:
 
 
 _OURS: dict[str, Callable[..., Task]] = {
-    "countdown": Countdown,
-    "gsm8k-like": WordProblems,
+    "countdown": countdown,
+    "gsm8k-like": word_problems,
     # A room that is solved in a few turns.
     "minigrid": lambda **settings: EnvironmentTask(
         "minigrid", **{"task_type": "navigation", "grid_size": 5, "max_turns": 8, **settings}

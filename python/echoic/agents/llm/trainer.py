@@ -718,11 +718,11 @@ class LLMTrainer:
             stack.callback(records.close)
             self.listeners.append(lambda kind, row: records.add(kind, row["step"], _numbers(row)))
         if self.config.progress:
-            from echoic.agents.llm.view import View
+            from echoic.agents.llm.view import live_view
 
             name = f"{self._name or type(self._model).__name__}, {self.task.name}"
-            view = stack.enter_context(View(name, self.config.steps, self.history))
-            self.listeners.append(view.show)
+            view = live_view(name, self.config.steps, self.history)
+            self.listeners.append(stack.enter_context(view))
 
     def _tell(self, kind: str, row: Row) -> None:
         for call in self.listeners:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
@@ -10,11 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from collections.abc import Callable, Iterator
 
-    from typing_extensions import Self
-
-__all__ = ["View", "curve"]
+__all__ = ["live_view"]
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH = 60
@@ -30,80 +29,62 @@ _SHOWN = {
 }
 
 
-def curve(values: list[float], width: int = _WIDTH) -> str:
-    """Draw the last values as blocks, from the lowest to the highest of them.
-
-    >>> curve([0.0, 0.5, 1.0])
-    '▁▄█'
-    """
-    shown = values[-width:]
-    low, high = min(shown), max(shown)
-    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_BLOCKS[int((value - low) * scale)] for value in shown)
-
-
-class View:
-    """Shows a run in a terminal as it learns; elsewhere, a line for each update.
+@contextlib.contextmanager
+def live_view(
+    name: str, steps: int, rows: list[dict[str, Any]]
+) -> Iterator[Callable[[str, dict[str, Any]], None]]:
+    """Show a run in a terminal as it learns; elsewhere, a line for each update.
 
     Args:
         name: What is trained.
         steps: Updates of the run.
         rows: Updates so far; the trainer adds to them.
+
+    Yields:
+        A function that is called with ``"update"`` or ``"evaluation"`` and its row.
     """
+    console, held_out = Console(stderr=True), ""
+    is_live = console.is_terminal
 
-    def __init__(self, name: str, steps: int, rows: list[dict[str, Any]]) -> None:
-        self._name, self._steps, self._rows = name, steps, rows
-        self._evaluation: dict[str, Any] | None = None
-        self._console = Console(stderr=True)
-        self._live = Live(console=self._console, auto_refresh=False)
-
-    def show(self, kind: str, row: dict[str, Any]) -> None:
-        """Show an update or an evaluation."""
-        if kind == "evaluation":
-            self._evaluation = row
-        if self._console.is_terminal:
-            self._live.update(self._render(), refresh=True)
-        elif kind == "evaluation":
-            self._print(self._evaluated())
+    def show(kind: str, row: dict[str, Any]) -> None:
+        nonlocal held_out
+        line = f"update {row['step']}: "
+        if kind == "update":
+            line += ", ".join(f"{word} {row[key]:.3g}" for key, word in _SHOWN.items())
         else:
-            numbers = ", ".join(f"{word} {row[name]:.3g}" for name, word in _SHOWN.items())
-            self._print(f"update {row['step']}: {numbers}")
+            line = held_out = (
+                f"held out, after update {row['step']}: success {row['success_rate']:.2f}, "
+                f"reward {row['avg_reward']:.2f} in {len(row['rewards'])} prompts"
+            )
+        if not is_live:
+            console.print(line, highlight=False, soft_wrap=True)
+            return
+        title = f"{name}: update {rows[-1]['step'] if rows else 0} of {steps}"
+        live.update(_picture(title, rows, held_out), refresh=True)
 
-    def _print(self, line: str) -> None:
-        self._console.print(line, highlight=False, soft_wrap=True)
+    live = Live(console=console, auto_refresh=False)
+    with live if is_live else contextlib.nullcontext():
+        yield show
 
-    def _evaluated(self) -> str:
-        row = self._evaluation
-        if row is None:
-            return ""
-        return (
-            f"held out, after update {row['step']}: success {row['success_rate']:.2f}, "
-            f"reward {row['avg_reward']:.2f} in {len(row['rewards'])} prompts"
-        )
 
-    def _render(self) -> Group:
-        if not self._rows:
-            return Group(Text(self._evaluated()))
-        table = Table.grid(padding=(0, 3))
+def _picture(title: str, rows: list[dict[str, Any]], held_out: str) -> Group:
+    shown = [Text(title, style="bold")]
+    table = Table.grid(padding=(0, 3))
+    if rows:
+        rewards = [row["reward"] for row in rows]
+        low, high = min(rewards), max(rewards)
+        shown.append(Text(f"{curve(rewards[-_WIDTH:])}  {low:.2f} to {high:.2f}", style="green"))
         table.add_row(*(Text(word, style="dim") for word in _SHOWN.values()))
-        table.add_row(*(f"{self._rows[-1][name]:.3g}" for name in _SHOWN))
-        rewards = [row["reward"] for row in self._rows]
-        return Group(
-            Text(f"{self._name}: update {self._rows[-1]['step']} of {self._steps}", style="bold"),
-            Text(f"{curve(rewards)}  {min(rewards):.2f} to {max(rewards):.2f}", style="green"),
-            table,
-            Text(self._evaluated(), style="cyan"),
-        )
+        table.add_row(*(f"{rows[-1][key]:.3g}" for key in _SHOWN))
+    return Group(*shown, table, Text(held_out, style="cyan"))
 
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._live.start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._live.stop()
+def curve(values: list[float]) -> str:
+    """Draw values as blocks, from the lowest to the highest of them.
+
+    >>> curve([0.0, 0.5, 1.0])
+    '▁▄█'
+    """
+    low, high = min(values), max(values)
+    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BLOCKS[int((value - low) * scale)] for value in values)
