@@ -14,7 +14,7 @@ from echoic.errors import ArgumentError, CollectorError
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from echoic.agents.llm import AsyncExecutionEngine, ExecutionConfig, SamplingParams
+from echoic.agents.llm import AsyncExecutionEngine, ExecutionConfig, SamplingParams, tasks
 from echoic.agents.llm.conversation import Conversation
 from echoic.agents.llm.model import TinyConfig, TinyTransformer
 from echoic.agents.llm.requests import RolloutResult
@@ -498,8 +498,12 @@ CALLS = {
 }
 
 
-def test_calls_of_functions_are_answered_and_errors_are_told_to_the_model() -> None:
-    def play(tools: Tools, said: list[str], template: str = CHATML) -> tuple[Any, Any, list[str]]:
+def test_calls_of_functions_are_answered_and_errors_are_told_to_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def play(
+        tools: list[Any], said: list[str], template: str = CHATML
+    ) -> tuple[Any, Any, list[str]]:
         turns = iter(said)
         talk = Scripted(lambda _: next(turns), letters(template)).talk()
         task = PromptTask(["2 + 3?"], lambda answer: float(answer.text == "done"), tools=tools)
@@ -511,7 +515,9 @@ def test_calls_of_functions_are_answered_and_errors_are_told_to_the_model() -> N
         assert columns["rewards"][-1] == outcome.reward
         return outcome, talk, [one["content"] for one in talk.messages if one["role"] == "tool"]
 
-    outcome, talk, results = play(Tools([add, help], max_turns=9, timeout=60), [*CALLS, "done"])
+    monkeypatch.setattr(tasks, "_MOST_TURNS", 9)
+    monkeypatch.setattr(tasks, "_SECONDS", 60)
+    outcome, talk, results = play([add, help], [*CALLS, "done"])
     # The last answer with calls has two.
     for result, expected in zip(results, [*CALLS.values(), "Error: a call"], strict=True):
         assert result.startswith(expected)
@@ -521,9 +527,10 @@ def test_calls_of_functions_are_answered_and_errors_are_told_to_the_model() -> N
 
     # A template that shows no functions, a function that takes too long, and a bound on turns.
     call = '<tool_call>{"name": "wait"}</tool_call>'
-    tools = Tools([help, add, wait], max_turns=2, timeout=0.02)
+    monkeypatch.setattr(tasks, "_MOST_TURNS", 2)
+    monkeypatch.setattr(tasks, "_SECONDS", 0.02)
     template = "You are a helpful AI. " + CHATML.replace("tools", "nothing")
-    outcome, talk, results = play(tools, [call] * 3, template)
+    outcome, talk, results = play([help, add, wait], [call] * 3, template)
     assert results == ["Error: wait took longer than 0.02 s"] * 2
     assert not outcome.success
     assert talk.messages[0]["role"] == "system"

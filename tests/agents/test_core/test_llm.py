@@ -255,7 +255,7 @@ def test_a_killed_worker_is_replaced_and_its_groups_are_answered(
             super().__init__(*given)
             started.append(self)
 
-    monkeypatch.setattr(trainers, "Processes", Processes)
+    monkeypatch.setattr(workers, "Processes", Processes)
     # No group is dropped for its age, so that each must be learned from.
     run = trainer(12, workers=1, max_lag=8, dir=tmp_path)
 

@@ -44,7 +44,7 @@ def test_a_run_of_the_documentation_can_be_described():
     [
         ({"num_actors": 0}, "num_actors must be at least 1, not 0"),
         ({"learning_starts": -1}, "learning_starts must be at least 0, not -1"),
-        ({"backend": "mpi"}, "one of threads, processes, ray, not 'mpi'"),
+        ({"backend": "mpi"}, "one of threads, processes, not 'mpi'"),
         ({"algorithm": "dqn"}, "one of ppo, impala, not 'dqn'"),
         ({"replay": "all"}, "one of surprise, uniform, none, not 'all'"),
         ({"log_level": "loud"}, "log_level must be a level of logging, not 'loud'"),

@@ -1,4 +1,4 @@
-"""Actors of Ray act in a run, and one that dies is started again."""
+"""Workers of a language model's run on Ray."""
 
 import asyncio
 from pathlib import Path
@@ -15,7 +15,6 @@ from echoic.agents.llm import (
     TinyConfig,
     TinyTransformer,
 )
-from echoic.agents.training import EchoRLTrainer
 
 # Ray leaves sockets to the garbage collector.
 pytestmark = [
@@ -36,31 +35,12 @@ def path_of_workers(no_shared_ray, monkeypatch):
     monkeypatch.setenv("RAY_agent_register_timeout_ms", "120000")
 
 
-@pytest.mark.nightly
-def test_a_run_on_ray_outlives_an_actor_and_ends_the_ray_that_it_began(
-    run, tmp_path, monkeypatch, path_of_workers
-):
-    mark = tmp_path / "die"
-    mark.touch()
-    monkeypatch.setenv("ECHOIC_TEST_DEADLY", str(mark))
-    config = run(env_name="test-deadly", backend="ray", total_timesteps=1024, num_learners=1)
-    with EchoRLTrainer(config) as trainer:
-        metrics = asyncio.run(trainer.train())
-        assert ray.is_initialized()
-    # The environment of one has killed its process, in the middle of a segment.
-    assert not mark.exists()
-    assert metrics.total_timesteps >= 1024
-    assert metrics.execution_metrics["actor_restarts"] == 1
-    assert len(metrics.policy_losses) == metrics.total_timesteps // 128
-    assert not ray.is_initialized()
-
-
 def sevens(answer):
     return answer.tokens.count(7)
 
 
 @pytest.mark.nightly
-def test_a_language_model_learns_from_what_actors_of_ray_answer(path_of_workers):
+def test_a_language_model_learns_from_what_workers_on_ray_answer(path_of_workers):
     task = PromptTask([[1, 2, 3]], sevens)
     model = TinyTransformer(TinyConfig(vocab_size=16, dim=32, hidden=32), device="cpu")
     learner = GRPOConfig(learning_rate=1e-2)

@@ -20,7 +20,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from fractions import Fraction
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -43,7 +43,6 @@ __all__ = [
     "Outcome",
     "PromptTask",
     "Task",
-    "Tools",
     "make_task",
     "register_task",
     "task_names",
@@ -109,37 +108,25 @@ class Task(ABC):
 _TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
 _LISTED = re.compile(r"\[TOOL_CALLS\]\s*(\[.*\])", re.DOTALL)
 _LONGEST_RESULT = 4000
-_MOST_CALLS = 64
+# Answers with calls before the last answer, seconds of a call, and calls that run at a time.
+_MOST_TURNS, _SECONDS, _MOST_CALLS = 4, 10.0, 64
+_room = threading.Semaphore(_MOST_CALLS)
 
 
 class Tools:
     """Python functions that a model may call in its answers.
 
-    A call that is wrong, fails or takes too long gives the model a text that says so.
-
-    Args:
-        functions: With annotations and a docstring in Google's style: the model sees their schemas.
-        timeout: Seconds of a call. A function that takes longer goes on in its thread.
-        max_turns: Most answers with calls before the last answer.
+    A call that is wrong, fails or takes too long gives the model a text that says so. A function
+    that takes too long goes on in its thread.
 
     Raises:
         ArgumentError: If a function has no annotations or docstring for a schema, or is async.
     """
 
-    def __init__(
-        self,
-        functions: Sequence[Callable[..., Any]] = (),
-        *,
-        timeout: float = 10.0,
-        max_turns: int = 4,
-    ) -> None:
-        self.timeout, self.max_turns = timeout, max_turns
-        _checks.number(self, "timeout", above=0)
-        _checks.whole(self, "max_turns")
+    def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
         if found := [one.__name__ for one in functions if inspect.iscoroutinefunction(one)]:
             raise ArgumentError(f"a tool must be a function that is not async: {found[0]}")
         self._functions = {function.__name__: function for function in functions}
-        self._room = threading.Semaphore(_MOST_CALLS)
         self.schemas: list[Any] = []
         if functions:
             from transformers.utils import get_json_schema
@@ -156,7 +143,7 @@ class Tools:
 
     async def answer(self, talk: Conversation, counts: Counter[str]) -> Answer:
         """Draw an answer, after as many turns with calls as the model wants, and count calls."""
-        for _ in range(self.max_turns if self._functions else 0):
+        for _ in range(_MOST_TURNS if self._functions else 0):
             answer = await talk.answer()
             calls = read_calls(answer.text, talk.tokenizer.decode(answer.tokens))
             if not calls:
@@ -184,20 +171,20 @@ class Tools:
             return f"Error: {name}: {error}", False
 
         def work() -> tuple[str, bool]:
-            if not self._room.acquire(blocking=False):
+            if not _room.acquire(blocking=False):
                 return f"Error: {_MOST_CALLS} calls are running already", False
             try:
                 return clip(str(function(**arguments)), _LONGEST_RESULT), True
             except Exception as error:  # the function's own
                 return clip(f"Error: {type(error).__name__}: {error}", _LONGEST_RESULT), False
             finally:
-                self._room.release()
+                _room.release()
 
         thread = EnvironmentThread()
         try:
-            return await asyncio.wait_for(thread.call(work), self.timeout)
+            return await asyncio.wait_for(thread.call(work), _SECONDS)
         except asyncio.TimeoutError:
-            return f"Error: {name} took longer than {self.timeout:g} s", False
+            return f"Error: {name} took longer than {_SECONDS:g} s", False
         finally:
             thread.close()
 
@@ -232,10 +219,6 @@ def read_calls(text: str, raw: str = "") -> list[tuple[str, dict[str, Any]] | st
     return calls
 
 
-# What tasks take as tools.
-Functions: TypeAlias = "Sequence[Callable[..., Any]] | Tools"
-
-
 class PromptTask(Task):
     """One answer to a prompt, scored by a function.
 
@@ -245,8 +228,8 @@ class PromptTask(Task):
         reward: Returns the reward of an :class:`Answer`, or an :class:`Outcome`; may be async. A
             reward of 1 and more is a success.
         held_out: Prompts of evaluation.
-        tools: Functions that the model may call before its answer, or :class:`Tools`. With them, a
-            text is a message of the user.
+        tools: Functions that the model may call before its answer, with annotations and a docstring
+            in Google's style: it sees their schemas. With them, a text is a message of the user.
         name: Its name in reports.
     """
 
@@ -256,11 +239,11 @@ class PromptTask(Task):
         reward: Callable[[Answer], float | Outcome | Awaitable[float | Outcome]],
         *,
         held_out: Sequence[Any] = (),
-        tools: Functions = (),
+        tools: Sequence[Callable[..., Any]] = (),
         name: str = "prompts",
     ) -> None:
         self.name, self._reward = name, reward
-        self._tools = tools if isinstance(tools, Tools) else Tools(tools)
+        self._tools = Tools(tools)
         self._prompts, self._held_out = list(prompts), list(held_out)
         if not self._prompts:
             raise ArgumentError("expected at least one prompt, got none")
@@ -332,10 +315,10 @@ class GeneratedTask(PromptTask):
         score: Callable[[Problem, str], Outcome],
         *,
         seed: int = 0,
-        tools: Functions = (),
+        tools: Sequence[Callable[..., Any]] = (),
     ) -> None:
         self.name, self.draw, self.score, self.seed = name, draw, score, seed
-        self._tools = tools if isinstance(tools, Tools) else Tools(tools)
+        self._tools = Tools(tools)
         self._reward = lambda answer: score(answer.prompt, answer.text)
         _checks.whole(self, "seed", least=0)
 
@@ -380,7 +363,9 @@ _NUMBER = re.compile(r"-?[0-9][0-9,]*")
 _NUMBER_AT_END = re.compile(r"[0-9][.]?\s*$")
 
 
-def word_problems(level: int = 1, *, seed: int = 0, tools: Functions = ()) -> GeneratedTask:
+def word_problems(
+    level: int = 1, *, seed: int = 0, tools: Sequence[Callable[..., Any]] = ()
+) -> GeneratedTask:
     """Make ``gsm8k-like``: stories about a number of things that changes; the answer is the last.
 
     Level 1 asks for sums of two digits without a story, for models that can do little more; 2 has
@@ -424,7 +409,7 @@ def word_problems(level: int = 1, *, seed: int = 0, tools: Functions = ()) -> Ge
 
 
 def countdown(
-    numbers: int = 3, largest: int = 20, *, seed: int = 0, tools: Functions = ()
+    numbers: int = 3, largest: int = 20, *, seed: int = 0, tools: Sequence[Callable[..., Any]] = ()
 ) -> GeneratedTask:
     """Make ``countdown``: form a number of others with ``+ - * /``, using each exactly once.
 
@@ -464,13 +449,6 @@ def countdown(
         return Outcome(1.0 if right else 0.2, right)
 
     return GeneratedTask("countdown", draw, score, seed=seed, tools=tools)
-
-
-class Episode(NamedTuple):
-    """An episode of an environment: its number, and whether it is held out."""
-
-    number: int
-    held_out: bool
 
 
 class _World:
@@ -526,7 +504,7 @@ class EnvironmentTask(Task):
         environment: str | Callable[..., Any],
         *,
         max_turns: int = 16,
-        tools: Functions = (),
+        tools: Sequence[Callable[..., Any]] = (),
         timeout: float = 60.0,
         seed: int = 0,
         **settings: Any,
@@ -542,19 +520,19 @@ class EnvironmentTask(Task):
         else:
             self._make = functools.partial(environment, **settings)
             self.name = getattr(environment, "__name__", "environment")
-        self._tools = tools if isinstance(tools, Tools) else Tools(tools)
+        self._tools = Tools(tools)
         # The first one is made here, so that wrong settings fail here.
         self._free = [_World(self._make)]
         self._free[0].make()
         self._closed = False
 
-    def prompt(self, index: int) -> Episode:
-        """Return an episode of training."""
-        return Episode(index, False)
+    def prompt(self, index: int) -> tuple[int, bool]:
+        """Return an episode of training: its number, and whether it is held out."""
+        return index, False
 
-    def held_out(self, index: int) -> Episode:
+    def held_out(self, index: int) -> tuple[int, bool]:
         """Return an episode whose first observation is in none of training."""
-        return Episode(index, True)
+        return index, True
 
     async def run(self, prompt: Any, talk: Conversation) -> Outcome:
         """Play an episode."""
@@ -562,7 +540,7 @@ class EnvironmentTask(Task):
         try:
             if world.environment is None:
                 await self._call(world, world.make)
-            outcome = await self._play(Episode(*prompt), talk, world)
+            outcome = await self._play(prompt, talk, world)
         except BaseException:
             # It may be in the middle of a step.
             world.close()
@@ -580,7 +558,7 @@ class EnvironmentTask(Task):
         for thread in closing:
             thread.join(5.0)
 
-    async def _play(self, prompt: Episode, talk: Conversation, world: _World) -> Outcome:
+    async def _play(self, prompt: tuple[int, bool], talk: Conversation, world: _World) -> Outcome:
         observation, info = await self._reset(prompt, world)
         counts: Counter[str] = Counter(turns=0, invalid=0)
         self._tools.offer(talk)
@@ -601,8 +579,9 @@ class EnvironmentTask(Task):
             total, over = total + float(reward), ended or cut_off
         return Outcome(total, bool(info["success"]), {**counts, "score": float(info["score"])})
 
-    async def _reset(self, prompt: Episode, world: _World) -> tuple[Any, Any]:
-        random = np.random.default_rng([self.seed, prompt.held_out, prompt.number])
+    async def _reset(self, prompt: tuple[int, bool], world: _World) -> tuple[Any, Any]:
+        number, held_out = prompt
+        random = np.random.default_rng([self.seed, held_out, number])
         texts: Counter[str] = Counter()
         while True:
             seed = int(random.integers(2**31))
@@ -610,7 +589,7 @@ class EnvironmentTask(Task):
             found = await self._call(world, world.environment.reset, seed=seed)
             texts[text := found[0]["text"]] += 1
             exhausted = texts.total() >= _RESETS_OF_TEXT * len(texts)
-            if is_held_out(text) == prompt.held_out or exhausted:
+            if is_held_out(text) == held_out or exhausted:
                 return found
 
     async def _call(

@@ -34,6 +34,7 @@ import torch
 import echoic.rl
 from echoic.agents import _checks
 from echoic.agents.episodes import Decision, Usage
+from echoic.agents.llm import workers
 from echoic.agents.llm.batch import TokenBatch
 from echoic.agents.llm.config import ExecutionConfig
 from echoic.agents.llm.group_replay import GroupReplay, join
@@ -48,24 +49,9 @@ from echoic.agents.llm.learner import (
     TokenLearnerConfig,
 )
 from echoic.agents.llm.lora import LoRAConfig
-from echoic.agents.llm.requests import SamplingParams
 from echoic.agents.llm.soft_prefix import PlanPrefix
 from echoic.agents.llm.tasks import instruct, read_command, show
-from echoic.agents.llm.workers import (
-    COLUMNS,
-    FIELDS,
-    Actor,
-    LockStep,
-    Member,
-    Processes,
-    RayActors,
-    cancel,
-    learned,
-    load_model,
-    task_of,
-    together,
-    work_on_ray,
-)
+from echoic.agents.llm.workers import Actor
 from echoic.agents.replay import ReplayConfig
 from echoic.agents.training.records import Records
 from echoic.errors import ArgumentError, EchoicError, WaitTimeoutError
@@ -255,12 +241,12 @@ class LLMTrainer:
     ) -> None:
         self.config = config = config or LLMConfig()
         # Other processes make it by its name.
-        self.task, self._recipe = task_of(task), task
+        self.task, self._recipe = workers.task_of(task), task
         self._dir = None if config.dir is None else Path(config.dir)
         self._saved = None if self._dir is None else self._dir / "learner.ckpt"
         self._name = os.fspath(model) if isinstance(model, str | os.PathLike) else None
         if self._name is not None:
-            model, found = load_model(self._name, device)
+            model, found = workers.load_model(self._name, device)
             tokenizer = found if tokenizer is None else tokenizer
         self.tokenizer, self._model = tokenizer, model
         #: The learner; its ``policy`` is the trained model, with adapters if there are any.
@@ -288,7 +274,7 @@ class LLMTrainer:
         #: ``step``, ``avg_reward``, ``success_rate``, ``rewards`` and ``successes`` of each
         #: evaluation on held-out prompts.
         self.evaluations: list[Row] = []
-        #: Workers that were replaced.
+        #: Worker processes that were replaced.
         self.restarts = 0
         #: Functions that get ``"update"`` or ``"evaluation"`` and its row.
         self.listeners: list[Callable[[str, Row], None]] = []
@@ -345,12 +331,12 @@ class LLMTrainer:
     async def evaluate(self) -> Row:
         """Answer the held-out prompts with the learner's weights; return and keep the results."""
         began, actor = time.monotonic(), self._actor()
+        heat = self.config.evaluate_temperature
         actor = actor.with_engine(self._model, self.learner.device)
-        sampling = replace(actor.sampling, temperature=self.config.evaluate_temperature)
         prompts = [self.task.held_out(number) for number in range(self.config.evaluate_prompts)]
         async with actor.engine:
             talks = await self._in_time(
-                actor.hold(prompt, number, _HELD_OUT, sampling=sampling)
+                actor.hold(prompt, number, _HELD_OUT, temperature=heat)
                 for number, prompt in enumerate(prompts)
             )
         rewards = [float(outcome.reward) for _, outcome in talks]
@@ -429,8 +415,8 @@ class LLMTrainer:
             how["listen"] = f"unix://{folder}/run.sock"
         run = stack.enter_context(
             echoic.rl.Run(
-                COLUMNS,
-                FIELDS,
+                workers.COLUMNS,
+                workers.FIELDS,
                 group=config.answers_per_prompt,
                 batch=config.prompts_per_step,
                 max_lag=config.max_lag,
@@ -471,7 +457,7 @@ class LLMTrainer:
             # Keys and values of the weights before.
             await actor.engine.update_weights(lambda _: None)
             version = worker.version = self.learner.updates
-            steps = LockStep(actor.engine, version, count * self.config.answers_per_prompt)
+            steps = workers.LockStep(actor.engine, version, count * self.config.answers_per_prompt)
             indices = range(version * count, (version + 1) * count)
             groups = [group async for group in worker.groups(indices, key=str)]
             await self._in_time(actor.fill(group, group.prompt, steps) for group in groups)
@@ -486,12 +472,10 @@ class LLMTrainer:
         first = 0 if self._dir is not None else run.version * config.prompts_per_step
         # Plans go to where the engine is.
         actor = replace(self._actor(), first=first, plans=copy.deepcopy(self.learner.plans))
-        ahead = 1 if config.max_lag is None else config.max_lag
-        most = math.ceil(config.prompts_per_step * (1 + ahead) / max(1, config.workers))
         if config.workers:
-            workers = self._start_workers(run, actor, most)
-            stack.callback(workers.stop)
-            work = self._watch(workers)
+            crew = self._start_workers(run, actor)
+            stack.callback(crew.stop)
+            work = self._watch(crew)
         else:
             worker = await stack.enter_async_context(echoic.rl.join(run, partial=True))
             if config.servers:
@@ -500,9 +484,9 @@ class LLMTrainer:
                 actor = actor.with_engine(self._copy(), self.learner.device)
                 await stack.enter_async_context(actor.engine)
             await actor.refresh(worker)
-            work = actor.act(worker, most)
+            work = actor.act(worker)
         working = asyncio.ensure_future(work)
-        stack.push_async_callback(cancel, working)
+        stack.push_async_callback(workers.cancel, working)
         lease = None if self._dir is None else _LEASE
 
         async def draw() -> RolloutBatch:
@@ -524,32 +508,26 @@ class LLMTrainer:
 
         return draw
 
-    def _start_workers(self, run: echoic.rl.Run, actor: Actor, most: int) -> Processes | RayActors:
+    def _start_workers(
+        self, run: echoic.rl.Run, actor: Actor
+    ) -> workers.Processes | workers.RayTasks:
         config = self.config
         cards = torch.cuda.device_count() if self.learner.device.type == "cuda" else 0
         plans = None if actor.plans is None else actor.plans.cpu()
-        member = Member(
-            replace(actor, task=self._recipe, plans=plans),
-            self._name or copy.deepcopy(self._model).cpu(),
-            config.learner.lora,
-            most,
-            None if cards else max(1, (os.cpu_count() or 1) // config.workers),
-            config.worker_imports,
-        )
-        members = [
-            replace(member, device=f"cuda:{(i + 1) % cards}" if cards else "cpu")
-            for i in range(config.workers)
-        ]
+        actor = replace(actor, task=self._recipe, plans=plans)
+        model = self._name or copy.deepcopy(self._model).cpu()
+        devices = [f"cuda:{(i + 1) % cards}" if cards else "cpu" for i in range(config.workers)]
+        tasks: list[Any] = [(actor, model, device) for device in devices]
         if config.backend == "ray":
-            return RayActors(run.server, work_on_ray, members, config.max_restarts)
-        members = [replace(member, address=run.address) for member in members]
-        return Processes(members, config.max_restarts, self._dir)
+            return workers.RayTasks(run.server, tasks, config.max_restarts)
+        tasks = [(*task, run.address) for task in tasks]
+        return workers.Processes(tasks, config.max_restarts, self._dir)
 
-    async def _watch(self, workers: Processes | RayActors) -> None:
+    async def _watch(self, crew: workers.Processes | workers.RayTasks) -> None:
         while True:
             await asyncio.sleep(_LOOK)
-            await asyncio.to_thread(workers.check)
-            self.restarts = workers.restarts
+            await asyncio.to_thread(crew.check)
+            self.restarts = crew.restarts
 
     async def _remote(
         self, stack: contextlib.AsyncExitStack, run: echoic.rl.Run, actor: Actor
@@ -590,9 +568,9 @@ class LLMTrainer:
         config = self.config
         if config.max_lag == 0 or (config.servers and config.max_lag is None):
             return None
-        return (
-            self.learner.weights() if config.servers else learned(self._model, self.learner.plans)
-        )
+        if config.servers:
+            return self.learner.weights()
+        return workers.learned(self._model, self.learner.plans)
 
     def _copy(self) -> Any:
         """Return a copy of the model that has its own of what learns, and shares the rest."""
@@ -606,23 +584,14 @@ class LLMTrainer:
             room = config.max_length or 1 << 20
         own = getattr(self._model, "max_length", None)
         own = own or getattr(getattr(self._model, "config", None), "max_position_embeddings", None)
-        return Actor(
-            self.task,
-            self.tokenizer,
-            SamplingParams(
-                config.max_new_tokens, temperature=config.learner.temperature, stop=config.stop
-            ),
-            min(int(x) for x in (room, own, config.max_length) if x is not None),
-            config.seed,
-            config.execution,
-            self.learner.plans,
-        )
+        limit = min(int(x) for x in (room, own, config.max_length) if x is not None)
+        return Actor(config, self.task, self.tokenizer, limit, self.learner.plans)
 
     async def _in_time(self, answers: Iterable[Awaitable[Any]]) -> list[Any]:
         """Await all answers; cancel them if they take too long, or one fails."""
         limit = self.config.timeout
         try:
-            return await asyncio.wait_for(together(answers), limit)
+            return await asyncio.wait_for(workers.together(answers), limit)
         except asyncio.TimeoutError as error:
             raise WaitTimeoutError(
                 f"prompts of {self.task.name} were not answered in {limit:g} s"
@@ -880,9 +849,8 @@ class TalkPolicy:
     def __init__(self, trainer: LLMTrainer, *, greedy: bool = False) -> None:
         actor = trainer._actor()
         actor = replace(actor, plans=copy.deepcopy(actor.plans))
-        if greedy:
-            actor = replace(actor, sampling=replace(actor.sampling, temperature=0.0))
         self._actor = actor.with_engine(trainer._copy(), trainer.learner.device)
+        self._temperature = 0.0 if greedy else None
         self.engine = self._actor.engine
 
     def begin(self, instructions: str, seed: int) -> None:
@@ -897,7 +865,7 @@ class TalkPolicy:
         if talk is not None:
             talk.say("user", text)
         if talk is None or talk.full:
-            talk = self._talk = self._actor.talk(self._seed)
+            talk = self._talk = self._actor.talk(self._seed, temperature=self._temperature)
             talk.say("system", instruct(self._instructions, commands))
             talk.say("user", text)
         answer = await talk.answer()

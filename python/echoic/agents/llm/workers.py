@@ -16,6 +16,7 @@ import contextlib
 import importlib
 import itertools
 import math
+import os
 import secrets
 import time
 from dataclasses import dataclass, replace
@@ -24,12 +25,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 import echoic.rl
 from echoic.agents.llm.conversation import Conversation
 from echoic.agents.llm.engine import AsyncExecutionEngine
-from echoic.agents.llm.lora import LoRAConfig, add_lora
+from echoic.agents.llm.lora import add_lora
+from echoic.agents.llm.requests import SamplingParams
 from echoic.agents.llm.tasks import Outcome, Task, make_task
 from echoic.errors import ArgumentError, ClosedError, CollectorError, DisconnectedError, EchoicError
 from echoic.workers import Supervisor, Worker
@@ -39,13 +40,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from echoic import Server
-    from echoic.agents.llm.config import ExecutionConfig
-    from echoic.agents.llm.requests import RolloutEngine, RolloutResult, SamplingParams
+    from echoic.agents.llm.requests import RolloutEngine, RolloutResult
     from echoic.agents.llm.soft_prefix import PlanPrefix
+    from echoic.agents.llm.trainer import LLMConfig
     from echoic.rl import Group, Item
     from echoic.rl import Worker as Joined
 
-__all__ = ["COLUMNS", "FIELDS", "Actor", "LockStep", "Processes", "RayActors", "load_model", "work"]
+__all__ = ["COLUMNS", "FIELDS", "Actor", "LockStep", "Processes", "RayTasks", "load_model", "work"]
 
 COLUMNS = {"tokens": "int32", "logprobs": "float32", "mask": "uint8", "rewards": "float32"}
 FIELDS = {
@@ -163,24 +164,20 @@ class Actor:
     """Holds conversations about prompts, wherever that is.
 
     Attributes:
+        config: Settings of the run.
         task: The task; for another process, what :func:`task_of` takes.
         tokenizer: The model's.
-        sampling: How tokens are drawn.
         limit: Most tokens of a conversation.
-        seed: Seed of the run.
-        execution: Settings of an engine.
         plans: Makes soft prefixes of what was observed.
         first: Number of the prompt of group 0.
         engine: Draws the answers.
         load: Gets a published tree and its version, and has the engine load them.
     """
 
+    config: LLMConfig
     task: Any
     tokenizer: Any
-    sampling: SamplingParams
     limit: int
-    seed: int
-    execution: ExecutionConfig
     plans: PlanPrefix | None = None
     first: int = 0
     engine: Any = None
@@ -188,7 +185,7 @@ class Actor:
 
     def with_engine(self, model: Any, device: Any) -> Actor:
         """Return an actor with an engine of a model."""
-        engine = AsyncExecutionEngine(self.execution, model, device)
+        engine = AsyncExecutionEngine(self.config.execution, model, device)
         if self.plans is not None:
             self.plans.to(device)
 
@@ -199,21 +196,16 @@ class Actor:
 
         return replace(self, engine=engine, load=load)
 
-    def talk(
-        self, seed: int, engine: Any = None, sampling: SamplingParams | None = None
-    ) -> Conversation:
-        """Begin a conversation."""
-        sampling, plans = sampling or self.sampling, None
+    def talk(self, seed: int, engine: Any = None, temperature: float | None = None) -> Conversation:
+        """Begin a conversation, by default as those that are learned from."""
+        config, plans = self.config, None
+        if temperature is None:
+            temperature = config.learner.temperature
+        sampling = SamplingParams(config.max_new_tokens, temperature=temperature, stop=config.stop)
         if self.plans is not None:
-            plans = self.plans.begin(seed >> 1, greedy=sampling.temperature == 0)
-        return Conversation(
-            engine or self.engine,
-            self.tokenizer,
-            sampling,
-            seed=seed,
-            limit=self.limit,
-            plans=plans,
-        )
+            plans = self.plans.begin(seed >> 1, greedy=temperature == 0)
+        engine, limit = engine or self.engine, self.limit
+        return Conversation(engine, self.tokenizer, sampling, seed=seed, limit=limit, plans=plans)
 
     async def hold(
         self, prompt: Any, index: int, copy: int, **how: Any
@@ -224,8 +216,8 @@ class Actor:
             CollectorError: If the engine or the task failed.
             ArgumentError: If the prompt is too long, or a reward is not a finite number.
         """
-        seed = np.random.SeedSequence([self.seed, index, copy]).generate_state(1, np.uint64)[0]
-        talk, where = self.talk(int(seed), **how), f"prompt {index} of {self.task.name}"
+        seed = np.random.SeedSequence([self.config.seed, index, copy]).generate_state(1, np.uint64)
+        talk, where = self.talk(int(seed[0]), **how), f"prompt {index} of {self.task.name}"
         try:
             outcome: Outcome = await self.task.run(prompt, talk)
         except (ArgumentError, CollectorError) as error:
@@ -268,8 +260,11 @@ class Actor:
             computed=talk.computed_tokens,
         )
 
-    async def act(self, worker: Joined, most: int) -> None:
-        """Fill groups, ``most`` at a time, and load weights, until the run is closed."""
+    async def act(self, worker: Joined) -> None:
+        """Fill as many groups as may be ahead, and load weights, until the run is closed."""
+        config = self.config
+        ahead = config.prompts_per_step * (1 + (1 if config.max_lag is None else config.max_lag))
+        most = math.ceil(ahead / max(1, config.workers))
         groups, taking = aiter(worker.groups(itertools.repeat(None))), asyncio.Lock()
 
         async def follow() -> None:
@@ -310,65 +305,49 @@ def copy_into(module: Any, weights: dict[str, Any]) -> None:
     echoic.rl.modules.load_tree({name: own[name].data for name in weights}, weights)
 
 
-@dataclass(frozen=True)
-class Member:
-    """What a worker in another process needs."""
+def work(
+    _connection: object, actor: Actor, model: Any, device: str, address: str, token: Any = None
+) -> None:
+    """Join a run as a worker, and answer prompts until it is over.
 
-    actor: Actor
-    #: A name for :func:`load_model`, or the module itself.
-    model: Any
-    #: Adapters that the learner's model has.
-    lora: LoRAConfig | None
-    #: Groups at a time.
-    most: int
-    #: Threads of torch; ``None``: as many as torch takes.
-    threads: int | None
-    #: Modules to import first, to register tasks and environments.
-    imports: tuple[str, ...]
-    device: str = "cpu"
-    address: Any = None
-    token: str | None = None
-
-
-def work(_connection: object, member: Member) -> None:
-    """Join a run as a worker, and answer prompts until it is over."""
-    if member.threads is not None:
-        torch.set_num_threads(member.threads)
-    for module in member.imports:
+    ``model`` is a name for :func:`load_model`, or the module itself.
+    """
+    for module in actor.config.worker_imports:
         importlib.import_module(module)
     with contextlib.suppress(ClosedError, DisconnectedError):
-        asyncio.run(_work(member))
+        asyncio.run(_work(actor, model, device, echoic.rl.join(address, token=token, partial=True)))
 
 
-async def _work(member: Member) -> None:
-    model = member.model
+async def _work(actor: Actor, model: Any, device: str, joined: Joined) -> None:
     if isinstance(model, str):
-        model, _ = load_model(model, member.device)
-        if member.lora is not None:
-            add_lora(model, member.lora)
-    actor = replace(member.actor, task=task_of(member.actor.task))
-    actor = actor.with_engine(model, member.device)
-    joined = echoic.rl.join(member.address, token=member.token, partial=True)
+        model, _ = load_model(model, device)
+        if actor.config.learner.lora is not None:
+            add_lora(model, actor.config.learner.lora)
+    actor = replace(actor, task=task_of(actor.task)).with_engine(model, device)
     async with actor.engine, joined as worker:
         end = time.monotonic() + _JOIN
         while not await actor.refresh(worker):
             if time.monotonic() > end:
                 raise CollectorError(f"the run published no weights within {_JOIN:g} s")
             await asyncio.sleep(_LOOK)
-        await actor.act(worker, member.most)
+        await actor.act(worker)
 
 
 class Processes(Supervisor[Worker]):
-    """Workers in processes of this machine; with a folder, their output goes to files there."""
+    """Workers in processes of this machine; with a folder, their output goes to files there.
 
-    def __init__(self, members: list[Member], max_restarts: int, folder: Path | None) -> None:
+    Each of ``tasks`` has the arguments of :func:`work` for one of them.
+    """
+
+    def __init__(self, tasks: list[Any], max_restarts: int, folder: Path | None) -> None:
+        threads = max(1, (os.cpu_count() or 1) // len(tasks))
+
         def start(i: int, _restarts: int) -> Worker:
-            name, threads = f"worker-{i}", members[i].threads
-            env = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+            name, env = f"worker-{i}", {"OMP_NUM_THREADS": str(threads)}
             log = None if folder is None else folder / f"{name}.log"
-            return Worker(work, members[i], name=name, env=env, log=log)
+            return Worker(work, *tasks[i], name=name, env=env, log=log)
 
-        super().__init__(start, len(members), max_restarts)
+        super().__init__(start, len(tasks), max_restarts)
         try:
             self.start()
         except OSError:
@@ -391,32 +370,23 @@ class Processes(Supervisor[Worker]):
         return super().check()
 
 
-class RayActors:
-    """Workers on the nodes of Ray, which restarts each ``max_restarts`` times.
+class RayTasks:
+    """Workers on the nodes of Ray, which starts each again up to ``max_restarts`` times.
 
     They reach the server by shared memory on this machine, and by TCP from the others. If no Ray
     is running here, one is started, and shut down by :meth:`stop`.
-
-    Args:
-        server: Server of the run.
-        work: Function at the top of a module: gets a task, the server's address and its token.
-        tasks: One for each actor.
-        max_restarts: How often each may be restarted.
     """
 
-    def __init__(
-        self,
-        server: Server,
-        work: Callable[[Any, str, str], None],
-        tasks: Iterable[Any],
-        max_restarts: int,
-    ) -> None:
+    #: Ray counts its own.
+    restarts = 0
+
+    def __init__(self, server: Server, tasks: list[Any], max_restarts: int) -> None:
         try:
             ray: Any = importlib.import_module("ray")
         except ImportError as error:
             raise ArgumentError('backend="ray" needs Ray: pip install "echoic[ray]"') from error
         self._ray, self._started = ray, not ray.is_initialized()
-        self._actors: list[Any] = []
+        self._running: list[Any] = []
         if self._started:
             ray.init(include_dashboard=False, log_to_driver=False)
         try:
@@ -424,29 +394,12 @@ class RayActors:
 
             name, token = f"agents-{secrets.token_hex(8)}", secrets.token_hex(16)
             addresses = open_transports(server, name, token=token, threads=None, before=None)
-            # Two threads: one works, the other answers Ray meanwhile.
-            remote = ray.remote(
-                num_cpus=1,
-                max_restarts=max_restarts,
-                max_task_retries=-1,
-                max_concurrency=2,
-                scheduling_strategy="SPREAD",
-            )(_RayActor)
-            self._actors += [remote.remote() for _ in tasks]
-            self._running = [
-                actor.work.remote(work, task, addresses, token)
-                for actor, task in zip(self._actors, tasks, strict=True)
-            ]
+            how = {"max_retries": max_restarts, "scheduling_strategy": "SPREAD"}
+            remote = ray.remote(num_cpus=1, **how)(_work_on_ray)
+            self._running += [remote.remote(addresses, token, *task) for task in tasks]
         except BaseException:
             self.stop()
             raise
-
-    @property
-    def restarts(self) -> int:
-        """How many restarts there were."""
-        from echoic.integrations.ray.registry import restarts_of
-
-        return sum(map(restarts_of, self._actors))
 
     def check(self) -> None:
         """Raise the error of a worker that ended, as a ``CollectorError``."""
@@ -460,21 +413,13 @@ class RayActors:
 
     def stop(self) -> None:
         """End all workers."""
-        for actor in self._actors:
-            self._ray.kill(actor)
+        for one in self._running:
+            self._ray.cancel(one, force=True)
         if self._started:
             self._ray.shutdown()
 
 
-class _RayActor:
-    def work(
-        self, work: Callable[[Any, str, str], None], task: Any, addresses: Any, token: str
-    ) -> None:
-        from echoic.integrations.ray.addresses import nearest
+def _work_on_ray(addresses: Any, token: str, actor: Actor, model: Any, device: str) -> None:
+    from echoic.integrations.ray.addresses import nearest
 
-        work(task, nearest(addresses, token), token)
-
-
-def work_on_ray(member: Member, address: str, token: str) -> None:
-    """Work as an actor of Ray."""
-    work(None, replace(member, address=address, token=token))
+    work(None, actor, model, device, nearest(addresses, token), token)

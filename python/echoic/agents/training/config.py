@@ -16,7 +16,7 @@ from echoic.errors import ArgumentError
 
 __all__ = ["PPOConfig", "TrainingConfig", "from_json"]
 
-BACKENDS = ("threads", "processes", "ray")
+BACKENDS = ("threads", "processes")
 ALGORITHMS = ("ppo", "impala")
 REPLAYS = ("surprise", "uniform", "none")
 # Sizes of the default planner: 100,000 steps of the environments here take minutes on two cores.
@@ -117,7 +117,7 @@ class TrainingConfig:
             ``"local:SmolLM2-135M"`` or a folder of transformers, see
             :class:`~echoic.agents.llm.LLMTrainer`.
         backend: Workers are ``"threads"`` of this process, in lock-step unless ``asynchronous``;
-            ``"processes"``; or actors of ``"ray"``.
+            or ``"processes"``.
         num_workers: Workers that the actors are divided among. Results depend on it, as on a seed.
         asynchronous: Whether actors act while the learner learns; ``None``: unless in threads.
         algorithm: ``"ppo"``, or ``"impala"``: one step along V-trace's gradient for each batch.
@@ -132,7 +132,7 @@ class TrainingConfig:
         early_stop_success: Share of successes in an evaluation at which training ends.
         max_episode_steps: Steps after which the trainer cuts an episode off.
         keep_checkpoints: Checkpoints that are kept.
-        max_restarts: Replacements of workers, in all, before the run fails; with Ray, of each.
+        max_restarts: Replacements of workers, in all, before the run fails.
         worker_imports: Modules that worker processes import first, to register environments.
         environment_timeout: Seconds of a step after which an environment is killed and replaced;
             the step is lost, and the run goes on. Each environment, also those of evaluations,

@@ -1,4 +1,4 @@
-"""Workers that act in a run: threads, processes, or actors of Ray.
+"""Workers that act in a run: threads or processes.
 
 Each worker runs some of the run's actors. It loads the latest published weights and inserts
 segments into one table, whose limiter makes it wait while the learner is behind. In lock-step,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from echoic.agents.training.config import TrainingConfig
     from echoic.weights import WeightStore
 
-__all__ = ["TABLE", "ProcessWorkers", "RayWorkers", "ThreadWorkers", "Workers", "workers_of"]
+__all__ = ["TABLE", "ProcessWorkers", "ThreadWorkers", "Workers", "workers_of"]
 
 TABLE = "segments"
 # Seconds that a process may need for its imports on a busy machine.
@@ -45,7 +45,7 @@ _log = logging.getLogger("echoic.agents.training")
 
 def workers_of(config: TrainingConfig, *given: Any) -> Workers:
     """Make the workers of the config's backend; see :class:`Workers` for the arguments."""
-    kinds = {"threads": ThreadWorkers, "processes": ProcessWorkers, "ray": RayWorkers}
+    kinds = {"threads": ThreadWorkers, "processes": ProcessWorkers}
     return kinds[config.backend](config, *given)
 
 
@@ -223,38 +223,6 @@ class ProcessWorkers(Workers):
         for i, ending in replaced.items():
             _log.warning("actors-%d %s", i, ending)
             self._since[i], self._awake[i] = self._waited, False
-
-
-class RayWorkers(Workers):
-    """Workers on all nodes of Ray, which restarts them when they die."""
-
-    def _open(self, stack: contextlib.ExitStack) -> None:
-        self._server = stack.enter_context(contextlib.closing(Server(self._table, self._weights)))
-
-    @property
-    def restarts(self) -> int:  # type: ignore[override]
-        """Number of restarts by Ray."""
-        return self._members.restarts
-
-    def start(self) -> None:
-        tasks = [self._task(i) for i in range(len(self._actors))]
-        most = self._config.max_restarts
-        from echoic.agents.llm.workers import RayActors
-
-        self._members = RayActors(self._server, _act_on_ray, tasks, most)
-        self._closing.callback(self._members.stop)
-
-    def check(self, waited: float = 0.0, heard: Iterable[int] = ()) -> None:
-        del waited, heard
-        self._members.check()
-
-
-def _act_on_ray(task: dict[str, Any], address: str, token: str) -> None:
-    from echoic.integrations.ray.registry import own_restarts
-
-    # A replacement draws other numbers than the one before it.
-    generation = task["generation"] + own_restarts()
-    _act({**task, "generation": generation, "address": address, "token": token})
 
 
 def _act_in_process(_connection: object, task: dict[str, Any]) -> None:
