@@ -576,7 +576,9 @@ def test_generated_problems_are_seeded_scored_and_held_out() -> None:
     assert {"gsm8k-like", "countdown", "minigrid", "webshop"} <= set(task_names())
     with pytest.raises(ArgumentError, match=r"unexpected keyword .*; its settings are level, seed"):
         make_task("gsm8k-like", levels=2)
-    same = GeneratedTask("same", lambda _: Problem([], None, "1"), lambda *_: Outcome(0.0, False))
+    same = GeneratedTask(
+        "same", lambda _: Problem([], None, "1"), lambda *_: Outcome(0.0, False), 0, ()
+    )
     with pytest.raises(ArgumentError, match="'same' draws no held-out problem: it has too few"):
         same.held_out(0)
     with pytest.raises(ArgumentError, match="level must be from 1 to 5, not 6"):

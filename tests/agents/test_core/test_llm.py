@@ -205,7 +205,7 @@ def test_the_first_turns_of_a_step_go_to_the_engine_together() -> None:
                 await together.wait()
 
         engine: Any = Engine()
-        steps = workers.LockStep(engine, 0, conversations=4)
+        steps = workers.LockStep(engine, conversations=4)
 
         async def hold(number: int) -> None:
             with steps.seat(number) as seat:

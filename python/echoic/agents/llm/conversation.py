@@ -197,7 +197,10 @@ class Conversation:
                 f"{self.limit}"
             )
         seed = int(np.random.SeedSequence([self.seed, len(self.turns)]).generate_state(1)[0])
-        ends = tuple(self.sampling.stop if stop is None else stop) or self._ends()
+        ends = tuple(self.sampling.stop if stop is None else stop)
+        if not ends:
+            usual = {getattr(self.tokenizer, "eos_token_id", None), self._end_of_turn()}
+            ends = tuple(sorted(one for one in usual if one is not None))
         sampling = replace(self.sampling, max_new_tokens=most, stop=ends, seed=seed)
         options: Any = {} if self.plans is None else {"embeddings": self.plans.embeddings}
         self._busy = True
@@ -354,10 +357,6 @@ class Conversation:
         ids = self._encode(self._render(chat).rpartition(_ANSWER)[2])
         controls = self._controls.values()
         return next((one for one in ids if one in controls), None)
-
-    def _ends(self) -> tuple[int, ...]:
-        ends = (getattr(self.tokenizer, "eos_token_id", None), self._end_of_turn())
-        return tuple(sorted({one for one in ends if one is not None}))
 
 
 def _texts(value: Any, change: Callable[[str], str]) -> Any:

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EnvironmentTask",
-    "GeneratedTask",
     "Outcome",
     "PromptTask",
     "Task",
@@ -298,45 +297,32 @@ class Problem(NamedTuple):
 
 
 class GeneratedTask(PromptTask):
-    """Problems that a function draws.
-
-    Args:
-        name: Its name in reports.
-        draw: Returns a :class:`Problem`, by a random generator of numpy.
-        score: Returns the :class:`Outcome` of a problem and the text of an answer.
-        seed: Seed of the order of problems.
-        tools: As for :class:`PromptTask`.
-    """
+    """Problems that ``draw`` makes of a random generator, and answers that ``score`` judges."""
 
     def __init__(
         self,
         name: str,
         draw: Callable[[np.random.Generator], Problem],
         score: Callable[[Problem, str], Outcome],
-        *,
-        seed: int = 0,
-        tools: Sequence[Callable[..., Any]] = (),
+        seed: int,
+        tools: Sequence[Callable[..., Any]],
     ) -> None:
         self.name, self.draw, self.score, self.seed = name, draw, score, seed
-        self._tools = Tools(tools)
-        self._reward = lambda answer: score(answer.prompt, answer.text)
+        self._tools, self._reward = Tools(tools), lambda answer: score(answer.prompt, answer.text)
         _checks.whole(self, "seed", least=0)
 
-    def prompt(self, index: int) -> Problem:
+    def prompt(self, index: int, *, held_out: bool = False) -> Problem:
         """Return a problem of training."""
-        return self._find(index, held_out=False)
-
-    def held_out(self, index: int) -> Problem:
-        """Return a problem that is never one of training."""
-        return self._find(index, held_out=True)
-
-    def _find(self, index: int, *, held_out: bool) -> Problem:
         random = np.random.default_rng([self.seed, held_out, index])
         for _ in range(_MOST_DRAWS):
             if is_held_out((problem := self.draw(random)).key) == held_out:
                 return problem
         kind = "held-out" if held_out else "training"
         raise ArgumentError(f"{self.name!r} draws no {kind} problem: it has too few different keys")
+
+    def held_out(self, index: int) -> Problem:
+        """Return a problem that is never one of training."""
+        return self.prompt(index, held_out=True)
 
 
 _NAMES = (
@@ -405,7 +391,7 @@ def word_problems(
         at_end = bool(_NUMBER_AT_END.search(text))
         return Outcome((1.0 if at_end else 0.5) if right else 0.1 * at_end, right)
 
-    return GeneratedTask("gsm8k-like", draw, score, seed=seed, tools=tools)
+    return GeneratedTask("gsm8k-like", draw, score, seed, tools)
 
 
 def countdown(
@@ -448,7 +434,7 @@ def countdown(
         right = found.value == target
         return Outcome(1.0 if right else 0.2, right)
 
-    return GeneratedTask("countdown", draw, score, seed=seed, tools=tools)
+    return GeneratedTask("countdown", draw, score, seed, tools)
 
 
 class _World:

@@ -1,14 +1,10 @@
 """Training of a language model: tasks, conversations, an engine, rollouts, a learner, weights.
 
-``max_lag`` decides between two ways of working:
-
-- 0 is lock-step. Each step draws the answers of its prompts, learns from them, and goes on. Engine
-  and learner use one module, with LoRA too: no weights are copied, and ratios of fresh answers are
-  1 up to rounding. A run repeats itself to the last bit, also when it was killed and resumed:
-  answers that were not learned from when it was saved are drawn again.
-- With n, engines have weights of their own and answer while the learner learns, at most n versions
-  behind. Rollouts survive in ``dir``: a resumed run learns from each once, and goes on with those
-  that were begun.
+``max_lag=0`` is lock-step: engine and learner share one module, so ratios of fresh answers are 1 up
+to rounding, and a run repeats itself to the last bit, also when it was killed and resumed. Answers
+that were not learned from when it was saved are drawn again. With n, engines have weights of their
+own and answer while the learner learns, at most n versions behind. Rollouts survive in ``dir``: a
+resumed run learns from each once, and goes on with those that were begun.
 """
 
 from __future__ import annotations
@@ -88,16 +84,6 @@ _LEARNERS: dict[type[TokenLearnerConfig], type[TokenLearner]] = {
 }
 
 
-def _execution() -> ExecutionConfig:
-    # Weights change more often than prefixes would be cleaned up, and a clock must not decide what
-    # is cached.
-    return ExecutionConfig(timeout=600.0, cache_cleanup_interval=math.inf)
-
-
-def _replay() -> ReplayConfig:
-    return ReplayConfig(max_experiences=1024, min_experiences=1)
-
-
 @dataclass(frozen=True)
 class LLMConfig:
     """Settings of an :class:`LLMTrainer`.
@@ -144,7 +130,11 @@ class LLMConfig:
     max_length: int | None = None
     stop: tuple[int, ...] = ()
     learner: TokenLearnerConfig = field(default_factory=GRPOConfig)
-    execution: ExecutionConfig = field(default_factory=_execution)
+    execution: ExecutionConfig = field(
+        # Weights change more often than prefixes would be cleaned up, and a clock must not decide
+        # what is cached.
+        default_factory=lambda: ExecutionConfig(timeout=600.0, cache_cleanup_interval=math.inf)
+    )
     max_lag: int | None = 0
     workers: int = 0
     backend: Literal["processes", "ray"] = "processes"
@@ -162,19 +152,20 @@ class LLMConfig:
     plan_prefix: int = 4
     plan_state_dim: int = 512
     replay: int = 0
-    replay_config: ReplayConfig = field(default_factory=_replay)
+    replay_config: ReplayConfig = field(
+        default_factory=lambda: ReplayConfig(max_experiences=1024, min_experiences=1)
+    )
     replay_bytes: int = 256 << 20
     seed: int = 0
 
     def __post_init__(self) -> None:
         _checks.whole(self, "steps", "prompts_per_step", "max_new_tokens", "save_every")
-        _checks.whole(self, "evaluate_prompts")
+        _checks.whole(self, "evaluate_prompts", "plan_prefix", "plan_state_dim", "replay_bytes")
         _checks.whole(self, "answers_per_prompt", least=2)
-        _checks.whole(self, "workers", "evaluate_every", "max_restarts", "seed", least=0)
-        if self.max_length is not None:
-            _checks.whole(self, "max_length")
-        if self.max_lag is not None:
-            _checks.whole(self, "max_lag", least=0)
+        _checks.whole(self, "workers", "evaluate_every", "max_restarts", "replay", "seed", least=0)
+        given = {name for name, value in vars(self).items() if value is not None}
+        _checks.whole(self, *given & {"max_length"})
+        _checks.whole(self, *given & {"max_lag"}, least=0)
         _checks.number(self, "timeout", above=0)
         _checks.number(self, "evaluate_temperature", least=0)
         _checks.one_of(self, "backend", ("processes", "ray"))
@@ -182,8 +173,6 @@ class LLMConfig:
             known = " or ".join(f"a {kind.__name__}" for kind in _LEARNERS)
             kind = type(self.learner).__name__
             raise ArgumentError(f"expected {known} as learner, got a {kind}")
-        _checks.whole(self, "plan_prefix", "plan_state_dim", "replay_bytes")
-        _checks.whole(self, "replay", least=0)
         if self.plans is not None and self.servers:
             raise ArgumentError("plans are input embeddings, which servers don't take")
         if self.workers and self.servers:
@@ -218,15 +207,6 @@ class LLMTrainer:
     Raises:
         ArgumentError: If there is no such model or task.
         CheckpointError: If the checkpoint is damaged, or of another model or other settings.
-
-    >>> import asyncio
-    >>> from echoic.agents.llm import PromptTask, TinyConfig, TinyTransformer
-    >>> model = TinyTransformer(TinyConfig(vocab_size=8, dim=16, hidden=16), device="cpu")
-    >>> task = PromptTask([[1, 2]], lambda answer: answer.tokens.count(5))
-    >>> config = LLMConfig(steps=2, prompts_per_step=1, answers_per_prompt=4, max_new_tokens=3)
-    >>> trainer = LLMTrainer(model, task, config, device="cpu")
-    >>> [round(row["ratio_mean"], 3) for row in asyncio.run(trainer.train())]
-    [1.0, 1.0]
     """
 
     def __init__(
@@ -291,12 +271,9 @@ class LLMTrainer:
         return self._stopping or self.learner.updates >= self.config.steps
 
     async def train(self) -> list[Row]:
-        """Train until ``steps`` updates are made, those before included.
+        """Train until ``steps`` updates are made, those before included; return the ``history``.
 
         Cancelling ends the run after the current update; calling it again goes on.
-
-        Returns:
-            The ``history``.
 
         Raises:
             ArgumentError: If a prompt does not fit the model or the engine's cache, a reward is not
@@ -368,12 +345,9 @@ class LLMTrainer:
         return place
 
     def resume(self, path: Place | None = None) -> int:
-        """Continue from a file of :meth:`save`, of the same first model and settings.
+        """Continue from a file of :meth:`save`; return its updates.
 
         By default that is the one of ``config.dir``, with the history up to it.
-
-        Returns:
-            The updates that it has.
 
         Raises:
             FileNotFoundError: If there is none.
@@ -457,7 +431,7 @@ class LLMTrainer:
             # Keys and values of the weights before.
             await actor.engine.update_weights(lambda _: None)
             version = worker.version = self.learner.updates
-            steps = workers.LockStep(actor.engine, version, count * self.config.answers_per_prompt)
+            steps = workers.LockStep(actor.engine, count * self.config.answers_per_prompt)
             indices = range(version * count, (version + 1) * count)
             groups = [group async for group in worker.groups(indices, key=str)]
             await self._in_time(actor.fill(group, group.prompt, steps) for group in groups)
@@ -490,7 +464,7 @@ class LLMTrainer:
         lease = None if self._dir is None else _LEASE
 
         async def draw() -> RolloutBatch:
-            taking = asyncio.ensure_future(in_thread(lambda: run.sample(lease=lease), _return))
+            taking = asyncio.ensure_future(in_thread(lambda: run.sample(lease=lease)))
             try:
                 done, _ = await asyncio.wait(
                     {taking, working}, timeout=config.timeout, return_when=asyncio.FIRST_COMPLETED
@@ -543,17 +517,15 @@ class LLMTrainer:
         if config.max_lag is None:
             return replace(actor, engine=engine)
         kinds: dict[str, Any] = {"vllm": VllmServer, "sglang": SglangServer}
+        targets = []
         for one in config.servers:
-            if one.dialect.name not in kinds:
+            if (kind := kinds.get(one.dialect.name)) is None:
                 raise ArgumentError(
                     f"{one!r} can't load weights, so its answers would get older than "
                     f"max_lag={config.max_lag}: expected servers of {' or '.join(kinds)}, or "
                     "max_lag=None"
                 )
-        targets = [
-            kinds[one.dialect.name](one.url.removesuffix("/v1"), timeout=config.timeout)
-            for one in config.servers
-        ]
+            targets.append(kind(one.url.removesuffix("/v1"), timeout=config.timeout))
         pusher = stack.enter_context(WeightPusher(run.weights, targets))
 
         async def load(_tree: Any, version: int) -> None:
@@ -698,13 +670,6 @@ class LLMTrainer:
             call(kind, row)
 
 
-def _return(batch: RolloutBatch) -> None:
-    """Return a batch that came when it was not waited for any more."""
-    with contextlib.suppress(EchoicError):
-        if not batch.is_over:
-            batch.nack()
-
-
 def _numbers(row: Row) -> dict[str, float]:
     """Return what of a row is kept in files."""
     return {n: one for n, one in row.items() if n != "step" and not isinstance(one, list)}
@@ -831,9 +796,6 @@ class AgentTrainer(LLMTrainer):
         metrics.training_time = row["seconds"]
         metrics.execution_metrics = {
             "updates": row["step"],
-            "version": row["step"],
-            "lag_mean": row["lag_mean"],
-            "restarts": self.restarts,
             "steps_per_second": metrics.total_timesteps / max(row["seconds"], 1e-9),
         }
 
@@ -852,6 +814,8 @@ class TalkPolicy:
         self._actor = actor.with_engine(trainer._copy(), trainer.learner.device)
         self._temperature = 0.0 if greedy else None
         self.engine = self._actor.engine
+        #: Ends the engine.
+        self.aclose = self.engine.aclose
 
     def begin(self, instructions: str, seed: int) -> None:
         """Start an episode."""
@@ -872,7 +836,3 @@ class TalkPolicy:
         turn = talk.turns[-1]
         usage = Usage(len(talk.tokens) - turn.drawn, turn.reused, turn.drawn, requests=1)
         return Decision(read_command(answer.text, commands), answer.text, usage)
-
-    async def aclose(self) -> None:
-        """End the engine."""
-        await self.engine.aclose()

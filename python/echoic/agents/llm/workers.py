@@ -122,12 +122,11 @@ class LockStep:
 
     Args:
         engine: The engine.
-        version: The version of its weights.
         conversations: How many there are.
     """
 
-    def __init__(self, engine: RolloutEngine[Any], version: int, conversations: int) -> None:
-        self._engine, self.version, self._left = engine, version, conversations
+    def __init__(self, engine: RolloutEngine[Any], conversations: int) -> None:
+        self._engine, self._left = engine, conversations
         self._waiting: dict[tuple[int, ...], asyncio.Future[None]] = {}
 
     @contextlib.contextmanager
@@ -250,7 +249,7 @@ class Actor:
             talk, outcome = await self.hold(prompt, *place, engine=engine)
         columns: dict[str, Any] = talk.columns()
         blobs = None if talk.plans is None else {"plans": talk.plans.rows()}
-        item.write(version=steps.version if steps else talk.versions, blobs=blobs, **columns)
+        item.write(version=None if steps else talk.versions, blobs=blobs, **columns)
         item.done(
             reward=outcome.reward,
             success=float(outcome.success),
