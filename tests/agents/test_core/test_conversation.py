@@ -332,7 +332,7 @@ def test_episodes_of_an_environment_run_beside_each_other_with_rewards_of_turns(
         for talk, outcome in zip(talks, outcomes, strict=True):
             assert outcome.success
             assert outcome.reward == 1
-            assert outcome.details == {"turns": 4, "invalid": 1, "score": 1}
+            assert len(talk.turns) == 4
             roles = [message["role"] for message in talk.messages]
             assert roles == ["system"] + ["user", "assistant"] * 4
             assert "Nothing happens: 'what?' is no command here" in talk.messages[5]["content"]
@@ -345,9 +345,9 @@ def test_episodes_of_an_environment_run_beside_each_other_with_rewards_of_turns(
         assert firsts[1] == firsts[2] != firsts[3] == firsts[4]
         assert firsts[0] not in firsts[1:]
         # It ends when another turn does not fit.
-        outcome = await task.run(task.prompt(0), engine.talk(limit=len(talks[1].tokens) - 100))
-        assert not outcome.success
-        assert outcome.details["turns"] < 4
+        short = engine.talk(limit=len(talks[1].tokens) - 100)
+        assert not (await task.run(task.prompt(0), short)).success
+        assert 0 < len(short.turns) < 4
 
     asyncio.run(body())
     task.close()
@@ -522,7 +522,7 @@ def test_calls_of_functions_are_answered_and_errors_are_told_to_the_model(
     for result, expected in zip(results, [*CALLS.values(), "Error: a call"], strict=True):
         assert result.startswith(expected)
     assert outcome.success
-    assert outcome.details == {"calls": 9, "failed_calls": 6}
+    assert len(results) == 9
     assert len(talk.turns) == 9
 
     # A template that shows no functions, a function that takes too long, and a bound on turns.
@@ -592,9 +592,9 @@ def test_a_room_of_minigrid_is_played_with_a_model() -> None:
 
     async def body(engine: Any) -> None:
         talks = [talk_of(engine, seed=seed, limit=4000) for seed in range(4)]
-        outcomes = await asyncio.gather(*(task.run(task.prompt(0), talk) for talk in talks))
-        for talk, outcome in zip(talks, outcomes, strict=True):
-            assert outcome.details["turns"] == len(talk.turns) == 2
+        await asyncio.gather(*(task.run(task.prompt(0), talk) for talk in talks))
+        for talk in talks:
+            assert len(talk.turns) == 2
             # The second turn computes what is new only.
             assert talk.turns[1].reused >= talk.turns[0].given
 

@@ -114,8 +114,8 @@ def plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ),
 )
 def test_a_model_learns_what_is_rewarded(make: Any, learner: Any) -> None:
-    history = asyncio.run(trainer(25, make(), learner).train())
-    assert [row["step"] for row in history] == list(range(1, 26))
+    history = asyncio.run(trainer(15, make(), learner).train())
+    assert [row["step"] for row in history] == list(range(1, 16))
     assert history[0]["reward"] < 0.3
     assert sum(row["reward"] for row in history[-3:]) / 3 > 0.7
     for row in history:
@@ -228,19 +228,19 @@ def test_answers_come_while_the_model_learns_and_are_not_too_old(tmp_path: Path)
         return sevens(answer)
 
     settings: dict[str, Any] = {"max_lag": 1, "dir": tmp_path, "save_every": 4}
-    first = trainer(30, reward=reward, **settings)
+    first = trainer(20, reward=reward, **settings)
     with pytest.raises(CollectorError, match=r"prompt \d+ of prompts failed: OSError.*no judge"):
         asyncio.run(first.train())
     assert 5 < len(first.history) < 10
-    second = trainer(30, resume=True, **settings)
+    second = trainer(20, resume=True, **settings)
     history = asyncio.run(second.train())
     assert plain(history[: len(first.history)]) == plain(first.history)
-    assert [row["step"] for row in history] == list(range(1, 31))
+    assert [row["step"] for row in history] == list(range(1, 21))
     assert {row["lag_max"] for row in history} == {0, 1}
     assert sum(row["reward"] for row in history[-3:]) / 3 > 0.7
     rows = [*first.history, *history[len(first.history) :]]
     learned = [group for row in rows for group in row["groups"]]
-    assert len(set(learned)) == len(learned) == 60
+    assert len(set(learned)) == len(learned) == 40
 
 
 @tiers.turn(0, of=3)
@@ -257,7 +257,7 @@ def test_a_killed_worker_is_replaced_and_its_groups_are_answered(
 
     monkeypatch.setattr(workers, "Processes", Processes)
     # No group is dropped for its age, so that each must be learned from.
-    run = trainer(12, workers=1, max_lag=8, dir=tmp_path)
+    run = trainer(8, workers=1, max_lag=8, dir=tmp_path)
 
     async def train() -> None:
         training = asyncio.create_task(run.train())
@@ -269,7 +269,7 @@ def test_a_killed_worker_is_replaced_and_its_groups_are_answered(
     asyncio.run(train())
     assert run.restarts == 1
     learned = sorted(group for row in run.history for group in row["groups"])
-    assert len(set(learned)) == len(learned) == 24
+    assert len(set(learned)) == len(learned) == 16
     assert max(row["lag_max"] for row in run.history) <= 8
     with pytest.raises(ArgumentError, match="at the top of a module"):
         asyncio.run(trainer(1, reward=lambda _: 0.0, workers=1, max_lag=1).train())

@@ -17,7 +17,6 @@ import re
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass, field
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,9 +30,10 @@ from echoic.agents.environments.base import environment_names, make_environment,
 from echoic.agents.environments.puzzles import parse_expression
 from echoic.agents.episodes import EnvironmentThread
 from echoic.errors import ArgumentError, CollectorError
+from echoic.rl.background import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from echoic.agents.llm.conversation import Answer, Conversation
 
@@ -58,19 +58,11 @@ def is_held_out(text: str) -> bool:
     return crc32(text.encode("utf-8", "surrogatepass")) % _PARTS == 0
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a conversation went.
-
-    Attributes:
-        reward: Sum of the rewards of its turns.
-        success: Whether the task was done.
-        details: Numbers to report, such as turns and invalid answers.
-    """
+class Outcome(NamedTuple):
+    """How a conversation went: the sum of the rewards of its turns, and whether it succeeded."""
 
     reward: float
     success: bool
-    details: Mapping[str, float] = field(default_factory=dict)
 
 
 class Task(ABC):
@@ -140,52 +132,46 @@ class Tools:
         if self.schemas:
             talk.offer(self.schemas)
 
-    async def answer(self, talk: Conversation, counts: Counter[str]) -> Answer:
-        """Draw an answer, after as many turns with calls as the model wants, and count calls."""
+    async def answer(self, talk: Conversation) -> Answer:
+        """Draw an answer, after as many turns with calls as the model wants."""
         for _ in range(_MOST_TURNS if self._functions else 0):
             answer = await talk.answer()
             calls = read_calls(answer.text, talk.tokenizer.decode(answer.tokens))
             if not calls:
                 return answer
             for call in calls:
-                result, ok = await self._call(call)
-                counts["calls"] += 1
-                counts["failed_calls"] += not ok
-                talk.say("tool", result)
+                talk.say("tool", await self._call(call))
             if talk.full:
                 return answer
         return await talk.answer()
 
-    async def _call(self, call: Any) -> tuple[str, bool]:
-        """Return the result of a call as a text, and whether it is one."""
+    async def _call(self, call: Any) -> str:
+        """Return the result of a call as a text."""
         if isinstance(call, str):
-            return f"Error: {call}", False
+            return f"Error: {call}"
         name, arguments = call
         function = self._functions.get(name)
         if function is None:
-            return f"Error: there is no function {name!r}; there are {list(self._functions)}", False
+            return f"Error: there is no function {name!r}; there are {list(self._functions)}"
         try:
             inspect.signature(function).bind(**arguments)
         except TypeError as error:
-            return f"Error: {name}: {error}", False
+            return f"Error: {name}: {error}"
 
-        def work() -> tuple[str, bool]:
+        def work() -> str:
             if not _room.acquire(blocking=False):
-                return f"Error: {_MOST_CALLS} calls are running already", False
+                return f"Error: {_MOST_CALLS} calls are running already"
             try:
-                return clip(str(function(**arguments)), _LONGEST_RESULT), True
+                return clip(str(function(**arguments)), _LONGEST_RESULT)
             except Exception as error:  # the function's own
-                return clip(f"Error: {type(error).__name__}: {error}", _LONGEST_RESULT), False
+                return clip(f"Error: {type(error).__name__}: {error}", _LONGEST_RESULT)
             finally:
                 _room.release()
 
-        thread = EnvironmentThread()
         try:
-            return await asyncio.wait_for(thread.call(work), _SECONDS)
+            return await asyncio.wait_for(in_thread(work), _SECONDS)
         except asyncio.TimeoutError:
-            return f"Error: {name} took longer than {_SECONDS:g} s", False
-        finally:
-            thread.close()
+            return f"Error: {name} took longer than {_SECONDS:g} s"
 
 
 def read_calls(text: str, raw: str = "") -> list[tuple[str, dict[str, Any]] | str]:
@@ -241,8 +227,7 @@ class PromptTask(Task):
         tools: Sequence[Callable[..., Any]] = (),
         name: str = "prompts",
     ) -> None:
-        self.name, self._reward = name, reward
-        self._tools = Tools(tools)
+        self.name, self._reward, self._tools = name, reward, Tools(tools)
         self._prompts, self._held_out = list(prompts), list(held_out)
         if not self._prompts:
             raise ArgumentError("expected at least one prompt, got none")
@@ -264,7 +249,6 @@ class PromptTask(Task):
 
     async def run(self, prompt: Any, talk: Conversation) -> Outcome:
         """Ask for an answer and score it."""
-        counts: Counter[str] = Counter()
         given: Any = prompt.chat if isinstance(prompt, Problem) else prompt
         self._tools.offer(talk)
         if isinstance(given, str) and self._tools.schemas:
@@ -278,14 +262,14 @@ class PromptTask(Task):
         else:
             for fields in map(dict, given):
                 talk.say(fields.pop("role"), fields.pop("content"), **fields)
-        answer = await self._tools.answer(talk, counts)
+        answer = await self._tools.answer(talk)
         found = self._reward(answer._replace(prompt=prompt))
         if inspect.isawaitable(found):
             found = await found
         if not isinstance(found, Outcome):
             found = Outcome(float(found), float(found) >= 1)
         talk.reward(found.reward)
-        return Outcome(found.reward, found.success, {**counts, **found.details})
+        return found
 
 
 class Problem(NamedTuple):
@@ -469,9 +453,9 @@ _RESETS_OF_TEXT = 16
 class EnvironmentTask(Task):
     """Episodes of an environment: each turn, the model sees an observation and says a command.
 
-    The instructions are the system message. A command that is listed counts also within more words.
-    Another answer goes to the environment as it is, which says that nothing happens, and is counted
-    as ``invalid``. An environment whose few beginnings are all of training has held-out seeds only.
+    The instructions are the system message. A command that is listed counts also within more words;
+    another answer goes to the environment as it is, which says that nothing happens. An environment
+    whose few beginnings are all of training has held-out seeds only.
 
     Args:
         environment: A name, or a function that makes one.
@@ -546,24 +530,23 @@ class EnvironmentTask(Task):
 
     async def _play(self, prompt: tuple[int, bool], talk: Conversation, world: _World) -> Outcome:
         observation, info = await self._reset(prompt, world)
-        counts: Counter[str] = Counter(turns=0, invalid=0)
         self._tools.offer(talk)
         talk.say("system", instruct(world.environment.instructions, info["commands"]))
-        total, over = 0.0, False
-        while not over and counts["turns"] < self.max_turns:
+        total = 0.0
+        for turn in range(self.max_turns):
             talk.say("user", show(observation["text"], info["commands"]))
-            if counts["turns"] and talk.full:
+            if turn and talk.full:
                 break
-            answer = await self._tools.answer(talk, counts)
+            answer = await self._tools.answer(talk)
             command = read_command(answer.text, info["commands"])
             observation, reward, ended, cut_off, info = await self._call(
                 world, world.environment.step, command
             )
-            counts["turns"] += 1
-            counts["invalid"] += not info.get("valid", True)
             talk.reward(float(reward))
-            total, over = total + float(reward), ended or cut_off
-        return Outcome(total, bool(info["success"]), {**counts, "score": float(info["score"])})
+            total += float(reward)
+            if ended or cut_off:
+                break
+        return Outcome(total, bool(info["success"]))
 
     async def _reset(self, prompt: tuple[int, bool], world: _World) -> tuple[Any, Any]:
         number, held_out = prompt

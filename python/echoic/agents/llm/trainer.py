@@ -17,6 +17,7 @@ import glob
 import json
 import math
 import os
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, field, replace
@@ -77,6 +78,18 @@ _LOOK, _LEASE = 0.2, 1e6
 _TTL = 15.0
 # In place of an answer's number in the seeds of evaluations.
 _HELD_OUT = 1 << 32
+# What is printed of an update, and of how many updates its curve is.
+_SHOWN = {
+    "reward": "reward",
+    "success": "success",
+    "lag_max": "lag",
+    "kv_reuse_rate": "KV reuse",
+    "tokens_per_second": "tokens/s",
+    "answer_seconds": "waited s",
+    "learner_seconds": "learned s",
+    "seconds": "in all s",
+}
+_WIDTH = 30
 _LEARNERS: dict[type[TokenLearnerConfig], type[TokenLearner]] = {
     GRPOConfig: GRPOLearner,
     RLOOConfig: RLOOLearner,
@@ -112,14 +125,13 @@ class LLMConfig:
         evaluate_prompts: Held-out prompts of an evaluation.
         evaluate_temperature: Temperature of its answers; 0 takes the likeliest tokens.
         timeout: Seconds that the learner waits for answers before the run fails.
-        progress: Whether a live view is shown.
+        progress: Whether a line for each update is printed as it comes, to the standard error.
         plans: Settings of plans: a soft prefix before each answer, of the latest observations. With
             engines only: servers take no embeddings.
         plan_prefix: Embeddings of a plan.
         plan_state_dim: Numbers of an observation's encoding.
         replay: Earlier groups that are learned from again with each batch, drawn by their surprise.
         replay_config: How they are scored and drawn, and how many are kept.
-        replay_bytes: Most bytes that are kept of them.
         seed: Seed of the answers.
     """
 
@@ -155,12 +167,11 @@ class LLMConfig:
     replay_config: ReplayConfig = field(
         default_factory=lambda: ReplayConfig(max_experiences=1024, min_experiences=1)
     )
-    replay_bytes: int = 256 << 20
     seed: int = 0
 
     def __post_init__(self) -> None:
         _checks.whole(self, "steps", "prompts_per_step", "max_new_tokens", "save_every")
-        _checks.whole(self, "evaluate_prompts", "plan_prefix", "plan_state_dim", "replay_bytes")
+        _checks.whole(self, "evaluate_prompts", "plan_prefix", "plan_state_dim")
         _checks.whole(self, "answers_per_prompt", least=2)
         _checks.whole(self, "workers", "evaluate_every", "max_restarts", "replay", "seed", least=0)
         given = {name for name, value in vars(self).items() if value is not None}
@@ -240,10 +251,7 @@ class LLMTrainer:
         self.replay: GroupReplay | None = None
         if config.replay:
             self.replay = GroupReplay(
-                config.replay_config,
-                plans=self.learner.plans,
-                max_bytes=config.replay_bytes,
-                seed=config.seed,
+                config.replay_config, plans=self.learner.plans, seed=config.seed
             )
         #: Measurements of each update: the learner's, and ``step`` (updates so far), ``success``,
         #: ``turns``, ``lag_mean`` and ``lag_max``, ``tokens_per_second`` (drawn, by the time since
@@ -646,7 +654,7 @@ class LLMTrainer:
                     rows.append(row)
 
     def _show(self, stack: contextlib.AsyncExitStack) -> None:
-        """Open the files of measurements, and the live view."""
+        """Have measurements written to files, and printed."""
         if self._dir is not None:
             settings: Any = SimpleNamespace(
                 results_dir=str(self._dir),
@@ -659,11 +667,17 @@ class LLMTrainer:
             stack.callback(records.close)
             self.listeners.append(lambda kind, row: records.add(kind, row["step"], _numbers(row)))
         if self.config.progress:
-            from echoic.agents.llm.view import live_view
+            self.listeners.append(self._print)
 
-            name = f"{self._name or type(self._model).__name__}, {self.task.name}"
-            view = live_view(name, self.config.steps, self.history)
-            self.listeners.append(stack.enter_context(view))
+    def _print(self, kind: str, row: Row) -> None:
+        """Show an update or an evaluation, with the curve of the last rewards."""
+        if kind == "evaluation":
+            text = f"success {row['success_rate']:.2f}, reward {row['avg_reward']:.2f}"
+            text = f"held out, after update {row['step']}: {text}"
+        else:
+            numbers = ", ".join(f"{word} {row[name]:.3g}" for name, word in _SHOWN.items())
+            text = f"update {row['step']}: {numbers}  {curve([r['reward'] for r in self.history])}"
+        sys.stderr.write(f"{text}\n")
 
     def _tell(self, kind: str, row: Row) -> None:
         for call in self.listeners:
@@ -673,6 +687,17 @@ class LLMTrainer:
 def _numbers(row: Row) -> dict[str, float]:
     """Return what of a row is kept in files."""
     return {n: one for n, one in row.items() if n != "step" and not isinstance(one, list)}
+
+
+def curve(values: list[float]) -> str:
+    """Draw the last values as blocks, from the lowest to the highest of them.
+
+    >>> curve([0.0, 0.5, 1.0])
+    '▁▄█'
+    """
+    values = values[-_WIDTH:]
+    low, high = min(values), max(values)
+    return "".join("▁▂▃▄▅▆▇█"[int(7 * (one - low) / ((high - low) or 1))] for one in values)
 
 
 # Answers that are compared, the learning rate of adapters, and the lists of metrics with what they
@@ -731,7 +756,6 @@ class AgentTrainer(LLMTrainer):
             evaluate_every=max(1, config.evaluation_frequency // turns),
             evaluate_prompts=config.evaluation_episodes,
             evaluate_temperature=0.0 if config.evaluation_greedy else 1.0,
-            progress=config.progress,
             seed=config.seed or 0,
         )
         task = {**config.env_config}
@@ -751,8 +775,7 @@ class AgentTrainer(LLMTrainer):
         """Train for ``total_timesteps`` turns, or until ``early_stop_success`` is reached."""
         metrics = self._metrics
         at = metrics.total_timesteps if self.history else None
-        # The live view shows the progress.
-        records = Records(replace(self._settings, progress=False), goes_on_at=at)
+        records = Records(self._settings, goes_on_at=at)
 
         def write(kind: str, row: Row) -> None:
             records.add(kind, metrics.total_timesteps, _numbers(row))
