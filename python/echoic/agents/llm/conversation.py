@@ -137,11 +137,13 @@ class Conversation:
         if self._opened:
             raise ArgumentError("the answer's turn has begun, by extend: answer comes before say")
         if self._tools_text and not self.messages:
-            if role != "system":
-                self._add("system", self._tools_text)
+            if role == "system":
+                text = f"{text}\n\n{self._tools_text}".strip()
             else:
-                text = f"{text}\n\n{self._tools_text}"
-        self._add(role, text, **fields)
+                self.say("system", "")
+        message = {"role": role, "content": text, **fields}
+        self.messages.append(_texts(message, lambda one: _MARKS.sub("", one)))
+        self._said += 1
 
     def extend(self, ids: Sequence[int]) -> None:
         """Add ids that are not learned from; after a message, they begin the answer's turn."""
@@ -193,8 +195,7 @@ class Conversation:
         most = self.sampling.max_new_tokens if max_new_tokens is None else max_new_tokens
         if (needed := len(self.tokens) + len(given) + most) > self.limit:
             raise ArgumentError(
-                f"another turn needs {needed} tokens, of which {most} are new; limit is "
-                f"{self.limit}"
+                f"another turn needs {needed} tokens, {most} of them new; limit is {self.limit}"
             )
         seed = int(np.random.SeedSequence([self.seed, len(self.turns)]).generate_state(1)[0])
         ends = tuple(self.sampling.stop if stop is None else stop)
@@ -290,11 +291,6 @@ class Conversation:
             begins = self._encode(whole.removeprefix(plain))
         at = len(ids) - len(begins) if ids[-len(begins) :] == begins else len(ids)
         return [*ids[:at], *self._planned, *ids[at:]]
-
-    def _add(self, role: str, text: str, **fields: Any) -> None:
-        message = {"role": role, "content": text, **fields}
-        self.messages.append(_texts(message, lambda one: _MARKS.sub("", one)))
-        self._said += 1
 
     def _check_idle(self) -> None:
         if self._busy:

@@ -28,7 +28,6 @@ from echoic.agents import _checks
 from echoic.agents.baselines.prompted import bare, clip, matching, parse, show_commands
 from echoic.agents.environments.base import environment_names, make_environment, provenance_of
 from echoic.agents.environments.puzzles import parse_expression
-from echoic.agents.episodes import EnvironmentThread
 from echoic.errors import ArgumentError, CollectorError
 from echoic.rl.background import in_thread
 
@@ -421,31 +420,6 @@ def countdown(
     return GeneratedTask("countdown", draw, score, seed, tools)
 
 
-class _World:
-    """An environment and the thread that calls it."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make, self._closed = make, False
-        self.environment: Any = None
-        self.thread = EnvironmentThread()
-
-    def make(self) -> None:
-        """Make the environment, which may block."""
-        self.environment = self._make()
-        if self._closed:
-            self.environment.close()
-
-    def close(self) -> threading.Thread:
-        """Close the environment, which may block or be in a step, in a thread."""
-        self._closed = True
-        self.thread.close()
-        closing = threading.Thread(
-            target=lambda: self.environment is None or self.environment.close(), daemon=True
-        )
-        closing.start()
-        return closing
-
-
 # An environment that has begun this often with each of its first observations has no others.
 _RESETS_OF_TEXT = 16
 
@@ -492,9 +466,7 @@ class EnvironmentTask(Task):
             self.name = getattr(environment, "__name__", "environment")
         self._tools = Tools(tools)
         # The first one is made here, so that wrong settings fail here.
-        self._free = [_World(self._make)]
-        self._free[0].make()
-        self._closed = False
+        self._free, self._closed = [self._make()], False
 
     def prompt(self, index: int) -> tuple[int, bool]:
         """Return an episode of training: its number, and whether it is held out."""
@@ -506,32 +478,33 @@ class EnvironmentTask(Task):
 
     async def run(self, prompt: Any, talk: Conversation) -> Outcome:
         """Play an episode."""
-        world = self._free.pop() if self._free else _World(self._make)
+        if self._free:
+            environment = self._free.pop()
+        else:
+            environment = await self._call(self._make, lambda late: late.close())
         try:
-            if world.environment is None:
-                await self._call(world, world.make)
-            outcome = await self._play(prompt, talk, world)
+            outcome = await self._play(prompt, talk, environment)
         except BaseException:
             # It may be in the middle of a step.
-            world.close()
+            _end(environment)
             raise
         if self._closed:
-            world.close()
+            _end(environment)
         else:
-            self._free.append(world)
+            self._free.append(environment)
         return outcome
 
     def close(self) -> None:
         """Close the environments, those in an episode after it; waits for each up to 5 s."""
         self._closed = True
-        closing = [self._free.pop().close() for _ in range(len(self._free))]
+        closing = [_end(self._free.pop()) for _ in range(len(self._free))]
         for thread in closing:
             thread.join(5.0)
 
-    async def _play(self, prompt: tuple[int, bool], talk: Conversation, world: _World) -> Outcome:
-        observation, info = await self._reset(prompt, world)
+    async def _play(self, prompt: Any, talk: Conversation, environment: Any) -> Outcome:
+        observation, info = await self._reset(environment, *prompt)
         self._tools.offer(talk)
-        talk.say("system", instruct(world.environment.instructions, info["commands"]))
+        talk.say("system", instruct(environment.instructions, info["commands"]))
         total = 0.0
         for turn in range(self.max_turns):
             talk.say("user", show(observation["text"], info["commands"]))
@@ -539,37 +512,41 @@ class EnvironmentTask(Task):
                 break
             answer = await self._tools.answer(talk)
             command = read_command(answer.text, info["commands"])
-            observation, reward, ended, cut_off, info = await self._call(
-                world, world.environment.step, command
-            )
+            step = functools.partial(environment.step, command)
+            observation, reward, ended, cut_off, info = await self._call(step)
             talk.reward(float(reward))
             total += float(reward)
             if ended or cut_off:
                 break
         return Outcome(total, bool(info["success"]))
 
-    async def _reset(self, prompt: tuple[int, bool], world: _World) -> tuple[Any, Any]:
-        number, held_out = prompt
+    async def _reset(self, environment: Any, number: int, held_out: bool) -> Any:
         random = np.random.default_rng([self.seed, held_out, number])
         texts: Counter[str] = Counter()
         while True:
             seed = int(random.integers(2**31))
-            found: tuple[Any, Any]
-            found = await self._call(world, world.environment.reset, seed=seed)
+            found = await self._call(functools.partial(environment.reset, seed=seed))
             texts[text := found[0]["text"]] += 1
             exhausted = texts.total() >= _RESETS_OF_TEXT * len(texts)
             if is_held_out(text) == held_out or exhausted:
                 return found
 
     async def _call(
-        self, world: _World, function: Callable[..., Any], *args: Any, **named: Any
+        self, function: Callable[[], Any], discard: Callable[[Any], object] = lambda _: None
     ) -> Any:
         try:
-            return await asyncio.wait_for(world.thread.call(function, *args, **named), self.timeout)
+            return await asyncio.wait_for(in_thread(function, discard), self.timeout)
         except asyncio.TimeoutError:
             raise CollectorError(
                 f"the environment {self.name!r} took longer than {self.timeout:g} s"
             ) from None
+
+
+def _end(environment: Any) -> threading.Thread:
+    """Close an environment, which may block or be in a step, in a thread."""
+    closing = threading.Thread(target=environment.close, daemon=True)
+    closing.start()
+    return closing
 
 
 def instruct(instructions: str, commands: Sequence[str]) -> str:

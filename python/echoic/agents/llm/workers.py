@@ -107,11 +107,10 @@ async def together(coroutines: Iterable[Awaitable[Any]]) -> list[Any]:
 
 
 async def cancel(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel those that are not done, and wait for them."""
-    left = [one for one in tasks if not one.done()]
-    for one in left:
+    """Cancel tasks, and wait for them."""
+    for one in tasks:
         one.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class LockStep:
