@@ -79,16 +79,7 @@ _TTL = 15.0
 # In place of an answer's number in the seeds of evaluations.
 _HELD_OUT = 1 << 32
 # What is printed of an update, and of how many updates its curve is.
-_SHOWN = {
-    "reward": "reward",
-    "success": "success",
-    "lag_max": "lag",
-    "kv_reuse_rate": "KV reuse",
-    "tokens_per_second": "tokens/s",
-    "answer_seconds": "waited s",
-    "learner_seconds": "learned s",
-    "seconds": "in all s",
-}
+_SHOWN = ("reward", "success", "lag_max", "kv_reuse_rate", "tokens_per_second")
 _WIDTH = 30
 _LEARNERS: dict[type[TokenLearnerConfig], type[TokenLearner]] = {
     GRPOConfig: GRPOLearner,
@@ -465,7 +456,6 @@ class LLMTrainer:
             else:
                 actor = actor.with_engine(self._copy(), self.learner.device)
                 await stack.enter_async_context(actor.engine)
-            await actor.refresh(worker)
             work = actor.act(worker)
         working = asyncio.ensure_future(work)
         stack.push_async_callback(workers.cancel, working)
@@ -675,8 +665,9 @@ class LLMTrainer:
             text = f"success {row['success_rate']:.2f}, reward {row['avg_reward']:.2f}"
             text = f"held out, after update {row['step']}: {text}"
         else:
-            numbers = ", ".join(f"{word} {row[name]:.3g}" for name, word in _SHOWN.items())
-            text = f"update {row['step']}: {numbers}  {curve([r['reward'] for r in self.history])}"
+            numbers = ", ".join(f"{n.replace('_', ' ')} {row[n]:.3g}" for n in _SHOWN)
+            drawn = curve([one["reward"] for one in self.history])
+            text = f"update {row['step']}: {numbers}, {row['seconds']:.0f} s  {drawn}"
         sys.stderr.write(f"{text}\n")
 
     def _tell(self, kind: str, row: Row) -> None:

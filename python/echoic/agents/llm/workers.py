@@ -18,7 +18,6 @@ import itertools
 import math
 import os
 import secrets
-import time
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
@@ -33,6 +32,7 @@ from echoic.agents.llm.lora import add_lora
 from echoic.agents.llm.requests import SamplingParams
 from echoic.agents.llm.tasks import Outcome, Task, make_task
 from echoic.errors import ArgumentError, ClosedError, CollectorError, DisconnectedError, EchoicError
+from echoic.rl.background import in_thread
 from echoic.workers import Supervisor, Worker
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ class Actor:
 
         async def follow() -> None:
             while True:
-                await self.refresh(worker)
+                await self._refresh(worker)
                 await asyncio.sleep(_LOOK)
 
         async def fill() -> None:
@@ -276,17 +276,16 @@ class Actor:
                     group = await anext(groups)
                 await self.fill(group, self.first + int(group.handle.split(".")[0]))
 
+        await self._refresh(worker)
         await together([follow(), *(fill() for _ in range(most))])
 
-    async def refresh(self, worker: Joined) -> bool:
-        """Load weights that are newer than those loaded before; return whether there are any."""
+    async def _refresh(self, worker: Joined) -> None:
+        """Load weights that are newer than those loaded before."""
         found = worker.weights.latest()
-        if found is None:
-            return False
-        if found.version > worker.version and self.load is not None:
-            await self.load(found.tree, found.version)
-        worker.version = found.version
-        return True
+        if found is not None:
+            if found.version > worker.version and self.load is not None:
+                await self.load(found.tree, found.version)
+            worker.version = found.version
 
 
 def learned(model: Any, plans: PlanPrefix | None) -> dict[str, Any]:
@@ -323,11 +322,7 @@ async def _work(actor: Actor, model: Any, device: str, joined: Joined) -> None:
             add_lora(model, actor.config.learner.lora)
     actor = replace(actor, task=task_of(actor.task)).with_engine(model, device)
     async with actor.engine, joined as worker:
-        end = time.monotonic() + _JOIN
-        while not await actor.refresh(worker):
-            if time.monotonic() > end:
-                raise CollectorError(f"the run published no weights within {_JOIN:g} s")
-            await asyncio.sleep(_LOOK)
+        await in_thread(lambda: worker.weights.wait(timeout=_JOIN))
         await actor.act(worker)
 
 
