@@ -375,7 +375,7 @@ def test_no_held_out_episode_begins_as_one_of_training_unless_all_do() -> None:
         prompt = task.held_out if held_out else task.prompt
 
         async def body() -> list[Conversation]:
-            talks = [Scripted(lambda _: "wait").talk() for _ in range(20)]
+            talks = [Scripted(lambda _: "wait").talk() for _ in range(12)]
             await asyncio.gather(*(task.run(prompt(i), talk) for i, talk in enumerate(talks)))
             return talks
 

@@ -186,11 +186,11 @@ class Talks(Task):
 
 
 def test_turns_of_a_step_go_to_the_engine_in_the_same_order_each_time() -> None:
-    runs = [LLMTrainer(tiny(), Talks(), LLMConfig(3, 2, 4, max_new_tokens=3), device="cpu")]
+    runs = [LLMTrainer(tiny(), Talks(), LLMConfig(2, 2, 4, max_new_tokens=3), device="cpu")]
     runs.append(LLMTrainer(tiny(), Talks(), runs[0].config, device="cpu"))
     first, second = (plain(asyncio.run(run.train())) for run in runs)
     assert first == second
-    assert [row["turns"] for row in first] == [4 * 2 + 4 * 3] * 3
+    assert [row["turns"] for row in first] == [4 * 2 + 4 * 3] * 2
 
 
 def test_the_first_turns_of_a_step_go_to_the_engine_together() -> None:
@@ -349,9 +349,9 @@ class Hanging(Talks):
 
 def test_a_task_that_hangs_ends_the_run_after_its_timeout() -> None:
     for more in ({}, {"evaluate_every": 1}, {"max_lag": 1}):
-        config = LLMConfig(1, 1, 2, timeout=0.3, **more)
+        config = LLMConfig(1, 1, 2, timeout=0.1, **more)
         run = LLMTrainer(tiny(), Hanging(), config, device="cpu")
-        with pytest.raises(WaitTimeoutError, match=r"(not answered in|no batch within) 0\.3 s"):
+        with pytest.raises(WaitTimeoutError, match=r"(not answered in|no batch within) 0\.1 s"):
             asyncio.run(run.train())
 
 
@@ -385,16 +385,17 @@ def test_a_run_that_ends_early_goes_on() -> None:
     assert [row["step"] for row in asyncio.run(run.train())] == [1, 2, 3]
 
 
-@pytest.fixture
-def little(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def little(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny model of transformers and a tokenizer of letters."""
     config = transformers.LlamaConfig(
         vocab_size=102, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
         num_attention_heads=2, num_key_value_heads=1, bos_token_id=4, eos_token_id=5,
     )  # fmt: skip
-    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "little")
-    letters(CHATML).save_pretrained(tmp_path / "little")
-    return tmp_path / "little"
+    folder = tmp_path_factory.mktemp("models") / "little"
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    letters(CHATML).save_pretrained(folder)
+    return folder
 
 
 def test_an_agent_is_a_language_model_where_its_backbone_is_one(
@@ -402,28 +403,28 @@ def test_an_agent_is_a_language_model_where_its_backbone_is_one(
 ) -> None:
     sizes = PlanningConfig(embedding_dim=8, num_layers=1, num_heads=2, hidden_dim=8)
     config = TrainingConfig(
-        env_name="gsm8k-like", backbone=str(little), total_timesteps=40, num_actors=16,
+        env_name="gsm8k-like", backbone=str(little), total_timesteps=24, num_actors=16,
         latent_dim=8, planning_config=sizes, state_dim=32, evaluation_episodes=2, seed=1,
         device="cpu", checkpoint_dir=str(tmp_path / "saved"), results_dir=str(tmp_path / "shown"),
         tensorboard_log="", replay_config=ReplayConfig(min_experiences=1),
     )  # fmt: skip
     with EchoRLTrainer(config) as agent:
         metrics = asyncio.run(agent.train())
-        # Three updates of sixteen answers with one turn each.
-        assert (metrics.total_timesteps, metrics.total_episodes) == (48, 48)
-        assert len(metrics.policy_losses) == 3
-        assert len(metrics.episode_rewards) == 48
+        # Two updates of sixteen answers with one turn each.
+        assert (metrics.total_timesteps, metrics.total_episodes) == (32, 32)
+        assert len(metrics.policy_losses) == 2
+        assert len(metrics.episode_rewards) == 32
         assert min(metrics.kv_cache_hit_rates) > 0.3
-        assert metrics.history["step"] == [0, 48]
+        assert metrics.history["step"] == [0, 32]
         assert 0 <= metrics.evaluation_results["success_rate"] <= 1
         policy: Any = agent.policy(greedy=True)
         policy.begin("Add.", 3)
         decided = asyncio.run(policy.act({"text": "1 + 2"}, {"commands": ("3", "4")}))
         assert decided.usage.tokens_out > 0
         policy.engine.shutdown()
-    assert (tmp_path / "shown/metrics.jsonl").read_text().count('"update"') == 3
+    assert (tmp_path / "shown/metrics.jsonl").read_text().count('"update"') == 2
     with EchoRLTrainer(config, resume=True) as again:
-        assert asyncio.run(again.train()).total_timesteps == 48
+        assert asyncio.run(again.train()).total_timesteps == 32
     with pytest.raises(ArgumentError, match="there is no task 'nowhere'; there are"):
         EchoRLTrainer(dataclasses.replace(config, env_name="nowhere"))
 

@@ -106,7 +106,6 @@ class LLMConfig:
         workers: Worker processes with an engine each; 0: one engine in this process. Threads would
             share its processor time and gain nothing: an engine batches all of its conversations.
         backend: Workers are ``"processes"`` of this machine, or actors of ``"ray"``.
-        max_restarts: Workers that may be replaced; with Ray, restarts of each.
         worker_imports: Modules that workers import first, to register tasks and environments.
         servers: Servers that answer instead of an engine: vLLM and SGLang load weights.
         dir: Folder of checkpoints, rollouts, ``metrics.jsonl`` and TensorBoard's files.
@@ -141,7 +140,6 @@ class LLMConfig:
     max_lag: int | None = 0
     workers: int = 0
     backend: Literal["processes", "ray"] = "processes"
-    max_restarts: int = 20
     worker_imports: tuple[str, ...] = ()
     servers: tuple[Replica, ...] = ()
     dir: str | os.PathLike[str] | None = None
@@ -164,7 +162,7 @@ class LLMConfig:
         _checks.whole(self, "steps", "prompts_per_step", "max_new_tokens", "save_every")
         _checks.whole(self, "evaluate_prompts", "plan_prefix", "plan_state_dim")
         _checks.whole(self, "answers_per_prompt", least=2)
-        _checks.whole(self, "workers", "evaluate_every", "max_restarts", "replay", "seed", least=0)
+        _checks.whole(self, "workers", "evaluate_every", "replay", "seed", least=0)
         given = {name for name, value in vars(self).items() if value is not None}
         _checks.whole(self, *given & {"max_length"})
         _checks.whole(self, *given & {"max_lag"}, least=0)
@@ -325,8 +323,7 @@ class LLMTrainer:
             "successes": successes,
             "seconds": time.monotonic() - began,
         }
-        self.evaluations.append(row)
-        self._tell("evaluation", row)
+        self._note("evaluation", row)
         return row
 
     def save(self, path: Place | None = None) -> Path:
@@ -491,9 +488,9 @@ class LLMTrainer:
         devices = [f"cuda:{(i + 1) % cards}" if cards else "cpu" for i in range(config.workers)]
         tasks: list[Any] = [(actor, model, device) for device in devices]
         if config.backend == "ray":
-            return workers.RayTasks(run.server, tasks, config.max_restarts)
+            return workers.RayTasks(run.server, tasks)
         tasks = [(*task, run.address) for task in tasks]
-        return workers.Processes(tasks, config.max_restarts, self._dir)
+        return workers.Processes(tasks, self._dir)
 
     async def _watch(self, crew: workers.Processes | workers.RayTasks) -> None:
         while True:
@@ -612,8 +609,7 @@ class LLMTrainer:
             "rewards": [float(one) for one in batch["reward"]],
             "lengths": [int(one) for one in batch["turns"]],
         }
-        self.history.append(row)
-        self._tell("update", row)
+        self._note("update", row)
 
     def _save_rest(self) -> None:
         """Write a checkpoint, unless the last one has all updates; then acknowledge batches."""
@@ -670,7 +666,8 @@ class LLMTrainer:
             text = f"update {row['step']}: {numbers}, {row['seconds']:.0f} s  {drawn}"
         sys.stderr.write(f"{text}\n")
 
-    def _tell(self, kind: str, row: Row) -> None:
+    def _note(self, kind: str, row: Row) -> None:
+        (self.history if kind == "update" else self.evaluations).append(row)
         for call in self.listeners:
             call(kind, row)
 
@@ -771,7 +768,7 @@ class AgentTrainer(LLMTrainer):
         def write(kind: str, row: Row) -> None:
             records.add(kind, metrics.total_timesteps, _numbers(row))
 
-        self.listeners = [self._note, write]
+        self.listeners = [self._measure, write]
         with contextlib.closing(records):
             return await super().train()
 
@@ -780,7 +777,7 @@ class AgentTrainer(LLMTrainer):
         super().resume(path)
         # The measurements before it; of one step, those of the update come first.
         for row in sorted(self.history + self.evaluations, key=lambda row: float(row["step"])):
-            self._note("update" if "turns" in row else "evaluation", row)
+            self._measure("update" if "turns" in row else "evaluation", row)
         return self._metrics.total_timesteps
 
     def policy(self, *, greedy: bool = False) -> TalkPolicy:
@@ -792,7 +789,7 @@ class AgentTrainer(LLMTrainer):
         self.stop()
         self.task.close()
 
-    def _note(self, kind: str, row: Row) -> None:
+    def _measure(self, kind: str, row: Row) -> None:
         metrics = self._metrics
         if kind == "evaluation":
             for name, values in metrics.history.items():

@@ -55,8 +55,9 @@ FIELDS = {
 }
 # Seconds between two looks for new weights.
 _LOOK = 0.02
-# Seconds that a worker may need for its imports and its model on a busy machine.
-_JOIN = 300.0
+# Seconds that a worker may need for its imports and its model on a busy machine, and how many
+# workers may be replaced; with Ray, how often each.
+_JOIN, _RESTARTS = 300.0, 20
 
 
 def load_model(name: str, device: Any = "auto") -> tuple[Any, Any]:
@@ -332,7 +333,7 @@ class Processes(Supervisor[Worker]):
     Each of ``tasks`` has the arguments of :func:`work` for one of them.
     """
 
-    def __init__(self, tasks: list[Any], max_restarts: int, folder: Path | None) -> None:
+    def __init__(self, tasks: list[Any], folder: Path | None) -> None:
         threads = max(1, (os.cpu_count() or 1) // len(tasks))
 
         def start(i: int, _restarts: int) -> Worker:
@@ -340,7 +341,7 @@ class Processes(Supervisor[Worker]):
             log = None if folder is None else folder / f"{name}.log"
             return Worker(work, *tasks[i], name=name, env=env, log=log)
 
-        super().__init__(start, len(tasks), max_restarts)
+        super().__init__(start, len(tasks), _RESTARTS)
         try:
             self.start()
         except OSError:
@@ -355,7 +356,7 @@ class Processes(Supervisor[Worker]):
         """Replace workers that died.
 
         Raises:
-            CollectorError: If a worker's program failed, or ``max_restarts`` were replaced before.
+            CollectorError: If a worker's program failed, or too many were replaced before.
         """
         for one in self.members:
             if not one.alive and (text := one.traceback) is not None:
@@ -364,7 +365,7 @@ class Processes(Supervisor[Worker]):
 
 
 class RayTasks:
-    """Workers on the nodes of Ray, which starts each again up to ``max_restarts`` times.
+    """Workers on the nodes of Ray, which starts each again if it dies.
 
     They reach the server by shared memory on this machine, and by TCP from the others. If no Ray
     is running here, one is started, and shut down by :meth:`stop`.
@@ -373,7 +374,7 @@ class RayTasks:
     #: Ray counts its own.
     restarts = 0
 
-    def __init__(self, server: Server, tasks: list[Any], max_restarts: int) -> None:
+    def __init__(self, server: Server, tasks: list[Any]) -> None:
         try:
             ray: Any = importlib.import_module("ray")
         except ImportError as error:
@@ -387,7 +388,7 @@ class RayTasks:
 
             name, token = f"agents-{secrets.token_hex(8)}", secrets.token_hex(16)
             addresses = open_transports(server, name, token=token, threads=None, before=None)
-            how = {"max_retries": max_restarts, "scheduling_strategy": "SPREAD"}
+            how = {"max_retries": _RESTARTS, "scheduling_strategy": "SPREAD"}
             remote = ray.remote(num_cpus=1, **how)(_work_on_ray)
             self._running += [remote.remote(addresses, token, *task) for task in tasks]
         except BaseException:
