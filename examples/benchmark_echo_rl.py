@@ -19,7 +19,7 @@ from pathlib import Path
 
 from echoic.agents.baselines import maker_of
 from echoic.agents.evaluation import BenchmarkConfig, EchoRLBenchmark
-from echoic.agents.runs import LOG_LEVELS, device_named, log_to
+from echoic.agents.runs import LOG_LEVELS, log_to
 from echoic.errors import EchoicError
 
 TASKS = ("alfworld", "webshop", "cruxeval", "arc", "minigrid")
@@ -53,7 +53,7 @@ def settings(options: argparse.Namespace) -> BenchmarkConfig:
         "num_actors": options.num_actors,
         "num_learners": options.num_learners,
         "batch_size": options.batch_size,
-        "device": device_named(options.device),
+        "device": options.device,
     }
     return BenchmarkConfig(
         tasks=options.tasks,

@@ -20,7 +20,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from echoic.agents.runs import LOG_LEVELS, device_named, log_to, watch_training
+from echoic.agents.runs import LOG_LEVELS, log_to, watch_training
 from echoic.agents.training import EchoRLTrainer, TrainingConfig
 from echoic.errors import EchoicError
 
@@ -62,7 +62,7 @@ def settings(options: argparse.Namespace) -> TrainingConfig:
         num_learners=options.num_learners,
         batch_size=options.batch_size,
         seed=options.seed,
-        device=device_named(options.device),
+        device=options.device,
         log_level=options.log_level,
         checkpoint_dir=f"checkpoints/{name}",
         results_dir=f"results/{name}",

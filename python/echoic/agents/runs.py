@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-__all__ = ["LOG_LEVELS", "device_named", "log_to", "watch_training"]
+__all__ = ["LOG_LEVELS", "log_to", "watch_training"]
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 # Names of the trainer's numbers, and of the monitor's.
@@ -35,15 +34,6 @@ _NUMBERS = {
     "tokens_per_second": "tokens_per_second",
     "bandwidth_efficiency": "bandwidth_efficiency",
 }
-
-
-def device_named(name: str) -> str:
-    """Return the device of a name; ``auto`` is CUDA if available, otherwise the CPU."""
-    if name != "auto":
-        return name
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @contextmanager
@@ -71,7 +61,6 @@ async def watch_training(
     *,
     report: Callable[[str], None] = lambda _: None,
     interval: float = 1.0,
-    server: Any = None,
 ) -> Any:
     """Train, and write ``training_metrics.log`` and ``performance_report.json`` to a folder.
 
@@ -80,13 +69,11 @@ async def watch_training(
         folder: Folder of the files.
         report: Called with a line of text for every evaluation.
         interval: Seconds between two lines of metrics.
-        server: A server in this process that shows the metrics too.
 
     Returns:
         The trainer's metrics.
     """
-    monitor = PerformanceMonitor(server=server)
-    with monitor:
+    with PerformanceMonitor() as monitor:
         log = MetricsLogger(folder / "training_metrics.log")
         monitor.add_performance_callback(log.log_metrics)
         reported = 0
@@ -94,16 +81,11 @@ async def watch_training(
         def log_metrics() -> None:
             nonlocal reported
             metrics = trainer.get_training_metrics()
-            latest = {
-                short: getattr(metrics, name)[-1]
-                for name, short in _NUMBERS.items()
-                if getattr(metrics, name)
-            }
+            lists = {short: getattr(metrics, name) for name, short in _NUMBERS.items()}
+            latest = {short: values[-1] for short, values in lists.items() if values}
             monitor.log_metrics(metrics.total_timesteps, metrics.total_episodes, latest)
-            history = metrics.history
-            for step, rate, reward in list(
-                zip(history["step"], history["success_rate"], history["avg_reward"], strict=False)
-            )[reported:]:
+            shown = (metrics.history[name] for name in ("step", "success_rate", "avg_reward"))
+            for step, rate, reward in list(zip(*shown, strict=False))[reported:]:
                 reported += 1
                 report(f"step {step:,d}: success {rate:.3f}, reward {reward:.3f}")
 
@@ -117,7 +99,5 @@ async def watch_training(
             return await trainer.train()
         finally:
             watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watching
             log_metrics()
             monitor.export_performance_data(folder / "performance_report.json")

@@ -82,7 +82,7 @@ def benchmark(
                 "num_actors": num_actors,
                 "num_learners": num_learners,
                 "batch_size": batch_size,
-                "device": runs.device_named(device),
+                "device": device,
                 **given,
             }
             config = BenchmarkConfig(

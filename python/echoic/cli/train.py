@@ -127,7 +127,7 @@ def train(
                     "env_name": task,
                     "env_config": task_settings,
                     "backbone": backbone,
-                    "device": runs.device_named(device),
+                    "device": device,
                     "total_timesteps": timesteps,
                     "seed": seed,
                     "checkpoint_dir": str(output_dir / "checkpoints" / folder.name),
@@ -142,7 +142,7 @@ def train(
                     "seed": seed,
                     "steps": timesteps,
                     "folder": output_dir / "checkpoints" / f"{named}_{method}",
-                    "settings": {**given, "device": runs.device_named(device)},
+                    "settings": {**given, "device": device},
                 }
                 outcome = asyncio.run(train_other(method, backbone, cell))
     except KeyboardInterrupt:

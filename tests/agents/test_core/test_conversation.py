@@ -14,7 +14,7 @@ from echoic.errors import ArgumentError, CollectorError
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from echoic.agents.llm import AsyncExecutionEngine, ExecutionConfig, SamplingParams
+from echoic.agents.llm import AsyncExecutionEngine, ExecutionConfig, SamplingParams, tasks
 from echoic.agents.llm.conversation import Conversation
 from echoic.agents.llm.model import TinyConfig, TinyTransformer
 from echoic.agents.llm.requests import RolloutResult
@@ -321,18 +321,18 @@ def test_episodes_of_an_environment_run_beside_each_other_with_rewards_of_turns(
         made.append(Signs(halls=3))
         return made[-1]
 
-    task = EnvironmentTask(signs, max_turns=8, parallel=3)
+    task = EnvironmentTask(signs, max_turns=8)
 
     async def body() -> None:
         engine = Scripted(read_sign)
         talks = [engine.talk() for _ in range(8)]
         prompts = [task.held_out(0), *(task.prompt(index // 2) for index in range(7))]
         outcomes = await asyncio.gather(*map(task.run, prompts, talks))
-        assert len(made) == 3
+        assert len(made) == 8
         for talk, outcome in zip(talks, outcomes, strict=True):
             assert outcome.success
             assert outcome.reward == 1
-            assert outcome.details == {"turns": 4, "invalid": 1, "score": 1}
+            assert len(talk.turns) == 4
             roles = [message["role"] for message in talk.messages]
             assert roles == ["system"] + ["user", "assistant"] * 4
             assert "Nothing happens: 'what?' is no command here" in talk.messages[5]["content"]
@@ -345,9 +345,9 @@ def test_episodes_of_an_environment_run_beside_each_other_with_rewards_of_turns(
         assert firsts[1] == firsts[2] != firsts[3] == firsts[4]
         assert firsts[0] not in firsts[1:]
         # It ends when another turn does not fit.
-        outcome = await task.run(task.prompt(0), engine.talk(limit=len(talks[1].tokens) - 100))
-        assert not outcome.success
-        assert outcome.details["turns"] < 4
+        short = engine.talk(limit=len(talks[1].tokens) - 100)
+        assert not (await task.run(task.prompt(0), short)).success
+        assert 0 < len(short.turns) < 4
 
     asyncio.run(body())
     task.close()
@@ -375,7 +375,7 @@ def test_no_held_out_episode_begins_as_one_of_training_unless_all_do() -> None:
         prompt = task.held_out if held_out else task.prompt
 
         async def body() -> list[Conversation]:
-            talks = [Scripted(lambda _: "wait").talk() for _ in range(20)]
+            talks = [Scripted(lambda _: "wait").talk() for _ in range(12)]
             await asyncio.gather(*(task.run(prompt(i), talk) for i, talk in enumerate(talks)))
             return talks
 
@@ -498,8 +498,12 @@ CALLS = {
 }
 
 
-def test_calls_of_functions_are_answered_and_errors_are_told_to_the_model() -> None:
-    def play(tools: Tools, said: list[str], template: str = CHATML) -> tuple[Any, Any, list[str]]:
+def test_calls_of_functions_are_answered_and_errors_are_told_to_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def play(
+        tools: list[Any], said: list[str], template: str = CHATML
+    ) -> tuple[Any, Any, list[str]]:
         turns = iter(said)
         talk = Scripted(lambda _: next(turns), letters(template)).talk()
         task = PromptTask(["2 + 3?"], lambda answer: float(answer.text == "done"), tools=tools)
@@ -511,19 +515,22 @@ def test_calls_of_functions_are_answered_and_errors_are_told_to_the_model() -> N
         assert columns["rewards"][-1] == outcome.reward
         return outcome, talk, [one["content"] for one in talk.messages if one["role"] == "tool"]
 
-    outcome, talk, results = play(Tools([add, help], max_turns=9, timeout=60), [*CALLS, "done"])
+    monkeypatch.setattr(tasks, "_MOST_TURNS", 9)
+    monkeypatch.setattr(tasks, "_SECONDS", 60)
+    outcome, talk, results = play([add, help], [*CALLS, "done"])
     # The last answer with calls has two.
     for result, expected in zip(results, [*CALLS.values(), "Error: a call"], strict=True):
         assert result.startswith(expected)
     assert outcome.success
-    assert outcome.details == {"calls": 9, "failed_calls": 6}
+    assert len(results) == 9
     assert len(talk.turns) == 9
 
     # A template that shows no functions, a function that takes too long, and a bound on turns.
     call = '<tool_call>{"name": "wait"}</tool_call>'
-    tools = Tools([help, add, wait], max_turns=2, timeout=0.02)
+    monkeypatch.setattr(tasks, "_MOST_TURNS", 2)
+    monkeypatch.setattr(tasks, "_SECONDS", 0.02)
     template = "You are a helpful AI. " + CHATML.replace("tools", "nothing")
-    outcome, talk, results = play(tools, [call] * 3, template)
+    outcome, talk, results = play([help, add, wait], [call] * 3, template)
     assert results == ["Error: wait took longer than 0.02 s"] * 2
     assert not outcome.success
     assert talk.messages[0]["role"] == "system"
@@ -535,16 +542,6 @@ def test_calls_of_functions_are_answered_and_errors_are_told_to_the_model() -> N
     assert read_calls("[" * 100_000) == []
     assert "JSON" in str(read_calls("<tool_call>" + "[" * 100_000)[0])
     assert json.dumps(read_calls('{"name": 3}')).count("must be") == 1
-
-
-class Same(GeneratedTask):
-    """Draws one problem, of training."""
-
-    def draw(self, random: Any) -> Problem:
-        return Problem([], None, "1")
-
-    def score(self, problem: Problem, text: str) -> Outcome:
-        return Outcome(0.0, False)
 
 
 def test_generated_problems_are_seeded_scored_and_held_out() -> None:
@@ -579,8 +576,11 @@ def test_generated_problems_are_seeded_scored_and_held_out() -> None:
     assert {"gsm8k-like", "countdown", "minigrid", "webshop"} <= set(task_names())
     with pytest.raises(ArgumentError, match=r"unexpected keyword .*; its settings are level, seed"):
         make_task("gsm8k-like", levels=2)
-    with pytest.raises(ArgumentError, match="'task' draws no held-out problem: it has too few"):
-        Same().held_out(0)
+    same = GeneratedTask(
+        "same", lambda _: Problem([], None, "1"), lambda *_: Outcome(0.0, False), 0, ()
+    )
+    with pytest.raises(ArgumentError, match="'same' draws no held-out problem: it has too few"):
+        same.held_out(0)
     with pytest.raises(ArgumentError, match="level must be from 1 to 5, not 6"):
         make_task("gsm8k-like", level=6)
 
@@ -592,9 +592,9 @@ def test_a_room_of_minigrid_is_played_with_a_model() -> None:
 
     async def body(engine: Any) -> None:
         talks = [talk_of(engine, seed=seed, limit=4000) for seed in range(4)]
-        outcomes = await asyncio.gather(*(task.run(task.prompt(0), talk) for talk in talks))
-        for talk, outcome in zip(talks, outcomes, strict=True):
-            assert outcome.details["turns"] == len(talk.turns) == 2
+        await asyncio.gather(*(task.run(task.prompt(0), talk) for talk in talks))
+        for talk in talks:
+            assert len(talk.turns) == 2
             # The second turn computes what is new only.
             assert talk.turns[1].reused >= talk.turns[0].given
 

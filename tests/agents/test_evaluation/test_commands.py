@@ -102,10 +102,10 @@ def test_what_makes_no_sense_is_one_line(tmp_path, given, said):
 
 
 def test_a_package_that_is_missing_is_one_line(tmp_path, monkeypatch):
-    def missing(name):
+    def missing(*_):
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
-    monkeypatch.setattr(runs, "device_named", missing)
+    monkeypatch.setattr(runs, "log_to", missing)
     ran = bench(tmp_path)
     assert ran.exit_code == 1
     assert ran.stderr.splitlines()[-1] == "echoic: No module named 'torch'"

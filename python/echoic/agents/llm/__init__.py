@@ -48,10 +48,7 @@ _MODULES = {
     "requests": "RolloutRequest RolloutResult RolloutToken SamplingParams",
     "scheduler": "LatencyScheduler",
     "soft_prefix": "PlanPrefix TurnPlans",
-    "tasks": (
-        "EnvironmentTask GeneratedTask Outcome PromptTask Task Tools make_task register_task "
-        "task_names"
-    ),
+    "tasks": "EnvironmentTask Outcome PromptTask Task make_task register_task task_names",
     "trainer": "LLMConfig LLMTrainer",
     "verifiers": "VerifiersTask",
 }

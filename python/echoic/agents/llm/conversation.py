@@ -2,17 +2,11 @@
 
 Ids that were drawn are never encoded again. A later turn adds only what the chat template has after
 the last answer: the template renders all messages with a mark in place of each answer, and the text
-after the last mark is encoded. So the engine finds the keys and values of earlier turns in its
-cache, and the learner sees the ids that the engine drew.
+after the last mark is encoded. So the engine finds earlier turns in its cache, the learner sees the
+ids that the engine drew, and a template that removes an answer's thoughts later on changes nothing.
 
-Decisions:
-
-- Templates that change earlier turns, such as those that remove an answer's thoughts later on, do
-  not change ids that were drawn.
-- What is said is rendered when the next answer is drawn. What follows the last answer is not in the
-  columns: there is nothing to learn from it.
-- A control token in a text is encoded as plain text: observations and results of tools can't end a
-  turn or begin another.
+A control token in a text is encoded as plain text: observations and results of tools can't end a
+turn or begin another.
 """
 
 from __future__ import annotations
@@ -20,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -58,15 +52,11 @@ class Answer(NamedTuple):
     prompt: Any = None
 
 
-@dataclass(frozen=True)
-class TurnCounts:
+class TurnCounts(NamedTuple):
     """Tokens of a drawn turn.
 
-    Attributes:
-        given: Tokens that were added before it and not drawn.
-        drawn: Tokens of the answer.
-        reused: Tokens before the answer whose keys and values came from the engine's cache; None if
-            a server did not report it.
+    ``given`` were added before it and not drawn, and of those before the answer ``reused`` had keys
+    and values in the engine's cache; None if a server did not report it.
     """
 
     given: int
@@ -86,19 +76,6 @@ class Conversation:
         seed: Seed of the conversation: equal seeds draw equal answers from equal weights.
         limit: Most tokens.
         plans: Makes a soft prefix for each answer; of a local engine.
-
-    >>> import asyncio
-    >>> from echoic.agents.llm import AsyncExecutionEngine, TinyTransformer
-    >>> async def main():
-    ...     async with AsyncExecutionEngine(None, TinyTransformer(device="cpu"), "cpu") as engine:
-    ...         talk = Conversation(engine, None, SamplingParams(4), seed=3, limit=64)
-    ...         talk.extend([1, 2, 3])
-    ...         await talk.answer()
-    ...         talk.reward(1.0)
-    ...         return talk.columns()
-    >>> {name: column.tolist() for name, column in asyncio.run(main()).items() if name != "tokens"
-    ...  and name != "logprobs"}
-    {'mask': [0, 0, 0, 1, 1, 1, 1], 'rewards': [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]}
     """
 
     def __init__(
@@ -113,18 +90,16 @@ class Conversation:
     ) -> None:
         if limit < 1:
             raise ArgumentError(f"limit must be at least 1, not {limit}")
-        self.engine = engine
-        self.tokenizer = tokenizer
-        self.sampling = sampling or SamplingParams()
-        self.seed = seed
-        self.limit = limit
-        self.plans = plans
+        self.engine, self.tokenizer, self.plans = engine, tokenizer, plans
+        self.sampling, self.seed, self.limit = sampling or SamplingParams(), seed, limit
         #: The messages, as texts.
         self.messages: list[dict[str, Any]] = []
         #: Ids up to the last answer.
         self.tokens: list[int] = []
         #: Counts of each drawn turn.
         self.turns: list[TurnCounts] = []
+        #: Tokens of all turns whose keys and values were in the engine's cache, and that were not.
+        self.reused_tokens = self.computed_tokens = 0
         self._logprobs: list[float] = []
         self._mask: list[int] = []
         self._rewards: list[float] = []
@@ -137,6 +112,7 @@ class Conversation:
         self._answers: set[int] = set()
         added = getattr(tokenizer, "added_tokens_decoder", {})
         self._controls = {token.content: one for one, token in added.items() if token.special}
+        # Functions for the template, and as a text for one that does not show them.
         self._tools: list[dict[str, Any]] | None = None
         self._tools_text = ""
         self._busy = False
@@ -161,11 +137,13 @@ class Conversation:
         if self._opened:
             raise ArgumentError("the answer's turn has begun, by extend: answer comes before say")
         if self._tools_text and not self.messages:
-            if role != "system":
-                self._add("system", self._tools_text)
+            if role == "system":
+                text = f"{text}\n\n{self._tools_text}".strip()
             else:
-                text = f"{text}\n\n{self._tools_text}"
-        self._add(role, text, **fields)
+                self.say("system", "")
+        message = {"role": role, "content": text, **fields}
+        self.messages.append(_texts(message, lambda one: _MARKS.sub("", one)))
+        self._said += 1
 
     def extend(self, ids: Sequence[int]) -> None:
         """Add ids that are not learned from; after a message, they begin the answer's turn."""
@@ -217,11 +195,13 @@ class Conversation:
         most = self.sampling.max_new_tokens if max_new_tokens is None else max_new_tokens
         if (needed := len(self.tokens) + len(given) + most) > self.limit:
             raise ArgumentError(
-                f"another turn needs {needed} tokens, of which {most} are new; limit is "
-                f"{self.limit}"
+                f"another turn needs {needed} tokens, {most} of them new; limit is {self.limit}"
             )
         seed = int(np.random.SeedSequence([self.seed, len(self.turns)]).generate_state(1)[0])
-        ends = tuple(self.sampling.stop if stop is None else stop) or self._ends()
+        ends = tuple(self.sampling.stop if stop is None else stop)
+        if not ends:
+            usual = {getattr(self.tokenizer, "eos_token_id", None), self._end_of_turn()}
+            ends = tuple(sorted(one for one in usual if one is not None))
         sampling = replace(self.sampling, max_new_tokens=most, stop=ends, seed=seed)
         options: Any = {} if self.plans is None else {"embeddings": self.plans.embeddings}
         self._busy = True
@@ -243,7 +223,11 @@ class Conversation:
         self._rewards += [0.0] * (len(given) + len(drawn))
         self._versions += [result.versions[0]] * len(given) + result.versions
         self.turns.append(TurnCounts(len(given), len(drawn), result.reused_tokens))
-        text = self._decode(drawn)
+        self.reused_tokens += result.reused_tokens or 0
+        self.computed_tokens += len(self.tokens) - (result.reused_tokens or 0)
+        text = ""
+        if self.tokenizer is not None:
+            text = str(self.tokenizer.decode(drawn, skip_special_tokens=True))
         self._answers.add(len(self.messages))
         self.messages.append({"role": "assistant", "content": text})
         self._given, self._said, self._opened = [], 0, False
@@ -272,20 +256,6 @@ class Conversation:
     def versions(self) -> Array:
         """Version of the weights that drew each token; of tokens before an answer, that of it."""
         return np.array(self._versions, np.int64)
-
-    @property
-    def reused_tokens(self) -> int:
-        """Tokens of all turns whose keys and values were not computed again."""
-        return sum(turn.reused or 0 for turn in self.turns)
-
-    @property
-    def computed_tokens(self) -> int:
-        """Tokens of all turns that were computed: those before an answer, and drawn ones."""
-        before = computed = 0
-        for turn in self.turns:
-            computed += before + turn.given - (turn.reused or 0) + turn.drawn
-            before += turn.given + turn.drawn
-        return computed
 
     def columns(self) -> dict[str, Array]:
         """Return the tokens up to the last answer, with a value of each column for each.
@@ -321,11 +291,6 @@ class Conversation:
             begins = self._encode(whole.removeprefix(plain))
         at = len(ids) - len(begins) if ids[-len(begins) :] == begins else len(ids)
         return [*ids[:at], *self._planned, *ids[at:]]
-
-    def _add(self, role: str, text: str, **fields: Any) -> None:
-        message = {"role": role, "content": text, **fields}
-        self.messages.append(_texts(message, lambda one: _MARKS.sub("", one)))
-        self._said += 1
 
     def _check_idle(self) -> None:
         if self._busy:
@@ -380,11 +345,6 @@ class Conversation:
                 ids += self.tokenizer.encode(piece, add_special_tokens=False)
         return ids
 
-    def _decode(self, ids: list[int]) -> str:
-        if self.tokenizer is None:
-            return ""
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
-
     def _end_of_turn(self) -> int | None:
         """Return the control token with which the template ends an answer."""
         if getattr(self.tokenizer, "chat_template", None) is None:
@@ -393,10 +353,6 @@ class Conversation:
         ids = self._encode(self._render(chat).rpartition(_ANSWER)[2])
         controls = self._controls.values()
         return next((one for one in ids if one in controls), None)
-
-    def _ends(self) -> tuple[int, ...]:
-        ends = (getattr(self.tokenizer, "eos_token_id", None), self._end_of_turn())
-        return tuple(sorted({one for one in ends if one is not None}))
 
 
 def _texts(value: Any, change: Callable[[str], str]) -> Any:

@@ -17,8 +17,8 @@ import re
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass, field
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
@@ -28,21 +28,19 @@ from echoic.agents import _checks
 from echoic.agents.baselines.prompted import bare, clip, matching, parse, show_commands
 from echoic.agents.environments.base import environment_names, make_environment, provenance_of
 from echoic.agents.environments.puzzles import parse_expression
-from echoic.agents.episodes import EnvironmentThread
 from echoic.errors import ArgumentError, CollectorError
+from echoic.rl.background import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from echoic.agents.llm.conversation import Answer, Conversation
 
 __all__ = [
     "EnvironmentTask",
-    "GeneratedTask",
     "Outcome",
     "PromptTask",
     "Task",
-    "Tools",
     "make_task",
     "register_task",
     "task_names",
@@ -59,19 +57,11 @@ def is_held_out(text: str) -> bool:
     return crc32(text.encode("utf-8", "surrogatepass")) % _PARTS == 0
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a conversation went.
-
-    Attributes:
-        reward: Sum of the rewards of its turns.
-        success: Whether the task was done.
-        details: Numbers to report, such as turns and invalid answers.
-    """
+class Outcome(NamedTuple):
+    """How a conversation went: the sum of the rewards of its turns, and whether it succeeded."""
 
     reward: float
     success: bool
-    details: Mapping[str, float] = field(default_factory=dict)
 
 
 class Task(ABC):
@@ -108,92 +98,79 @@ class Task(ABC):
 _TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
 _LISTED = re.compile(r"\[TOOL_CALLS\]\s*(\[.*\])", re.DOTALL)
 _LONGEST_RESULT = 4000
-_MOST_CALLS = 64
+# Answers with calls before the last answer, seconds of a call, and calls that run at a time.
+_MOST_TURNS, _SECONDS, _MOST_CALLS = 4, 10.0, 64
+_room = threading.Semaphore(_MOST_CALLS)
 
 
 class Tools:
     """Python functions that a model may call in its answers.
 
-    A call that is wrong, fails or takes too long gives the model a text that says so.
-
-    Args:
-        functions: With annotations and a docstring in Google's style: the model sees their schemas.
-        timeout: Seconds of a call. A function that takes longer goes on in its thread.
-        max_turns: Most answers with calls before the last answer.
+    A call that is wrong, fails or takes too long gives the model a text that says so. A function
+    that takes too long goes on in its thread.
 
     Raises:
         ArgumentError: If a function has no annotations or docstring for a schema, or is async.
     """
 
-    def __init__(
-        self,
-        functions: Sequence[Callable[..., Any]],
-        *,
-        timeout: float = 10.0,
-        max_turns: int = 4,
-    ) -> None:
-        from transformers.utils import get_json_schema
-
-        self.timeout, self.max_turns = timeout, max_turns
-        _checks.number(self, "timeout", above=0)
-        _checks.whole(self, "max_turns")
-        for one in functions:
-            if inspect.iscoroutinefunction(one):
-                raise ArgumentError(f"a tool must be a function that is not async: {one.__name__}")
+    def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
+        if found := [one.__name__ for one in functions if inspect.iscoroutinefunction(one)]:
+            raise ArgumentError(f"a tool must be a function that is not async: {found[0]}")
         self._functions = {function.__name__: function for function in functions}
-        self._room = threading.Semaphore(_MOST_CALLS)
-        try:
-            #: What the template gets.
-            self.schemas = [get_json_schema(function) for function in functions]
-        except Exception as error:  # the library's own errors
-            raise ArgumentError(f"a tool needs a schema: {error}") from error
+        self.schemas: list[Any] = []
+        if functions:
+            from transformers.utils import get_json_schema
 
-    async def answer(self, talk: Conversation, counts: Counter[str]) -> Answer:
-        """Draw an answer, after as many turns with calls as the model wants, and count calls."""
-        for _ in range(self.max_turns):
+            try:
+                self.schemas = [get_json_schema(function) for function in functions]
+            except Exception as error:  # the library's own errors
+                raise ArgumentError(f"a tool needs a schema: {error}") from error
+
+    def offer(self, talk: Conversation) -> None:
+        """Show the functions to the model, before the first message."""
+        if self.schemas:
+            talk.offer(self.schemas)
+
+    async def answer(self, talk: Conversation) -> Answer:
+        """Draw an answer, after as many turns with calls as the model wants."""
+        for _ in range(_MOST_TURNS if self._functions else 0):
             answer = await talk.answer()
             calls = read_calls(answer.text, talk.tokenizer.decode(answer.tokens))
             if not calls:
                 return answer
             for call in calls:
-                result, ok = await self._call(call)
-                counts["calls"] += 1
-                counts["failed_calls"] += not ok
-                talk.say("tool", result)
+                talk.say("tool", await self._call(call))
             if talk.full:
                 return answer
         return await talk.answer()
 
-    async def _call(self, call: Any) -> tuple[str, bool]:
-        """Return the result of a call as a text, and whether it is one."""
+    async def _call(self, call: Any) -> str:
+        """Return the result of a call as a text."""
         if isinstance(call, str):
-            return f"Error: {call}", False
+            return f"Error: {call}"
         name, arguments = call
         function = self._functions.get(name)
         if function is None:
-            return f"Error: there is no function {name!r}; there are {list(self._functions)}", False
+            return f"Error: there is no function {name!r}; there are {list(self._functions)}"
         try:
             inspect.signature(function).bind(**arguments)
         except TypeError as error:
-            return f"Error: {name}: {error}", False
+            return f"Error: {name}: {error}"
 
-        def work() -> tuple[str, bool]:
-            if not self._room.acquire(blocking=False):
-                return f"Error: {_MOST_CALLS} calls are running already", False
+        def work() -> str:
+            if not _room.acquire(blocking=False):
+                return f"Error: {_MOST_CALLS} calls are running already"
             try:
-                return clip(str(function(**arguments)), _LONGEST_RESULT), True
+                return clip(str(function(**arguments)), _LONGEST_RESULT)
             except Exception as error:  # the function's own
-                return clip(f"Error: {type(error).__name__}: {error}", _LONGEST_RESULT), False
+                return clip(f"Error: {type(error).__name__}: {error}", _LONGEST_RESULT)
             finally:
-                self._room.release()
+                _room.release()
 
-        thread = EnvironmentThread()
         try:
-            return await asyncio.wait_for(thread.call(work), self.timeout)
+            return await asyncio.wait_for(in_thread(work), _SECONDS)
         except asyncio.TimeoutError:
-            return f"Error: {name} took longer than {self.timeout:g} s", False
-        finally:
-            thread.close()
+            return f"Error: {name} took longer than {_SECONDS:g} s"
 
 
 def read_calls(text: str, raw: str = "") -> list[tuple[str, dict[str, Any]] | str]:
@@ -235,8 +212,8 @@ class PromptTask(Task):
         reward: Returns the reward of an :class:`Answer`, or an :class:`Outcome`; may be async. A
             reward of 1 and more is a success.
         held_out: Prompts of evaluation.
-        tools: Functions that the model may call before its answer, or :class:`Tools`. With them, a
-            text is a message of the user.
+        tools: Functions that the model may call before its answer, with annotations and a docstring
+            in Google's style: it sees their schemas. With them, a text is a message of the user.
         name: Its name in reports.
     """
 
@@ -246,13 +223,11 @@ class PromptTask(Task):
         reward: Callable[[Answer], float | Outcome | Awaitable[float | Outcome]],
         *,
         held_out: Sequence[Any] = (),
-        tools: Sequence[Callable[..., Any]] | Tools = (),
+        tools: Sequence[Callable[..., Any]] = (),
         name: str = "prompts",
     ) -> None:
-        self.name = name
-        self._tools = _tools(tools)
+        self.name, self._reward, self._tools = name, reward, Tools(tools)
         self._prompts, self._held_out = list(prompts), list(held_out)
-        self._reward = reward
         if not self._prompts:
             raise ArgumentError("expected at least one prompt, got none")
         for place, prompt in enumerate((*self._prompts, *self._held_out)):
@@ -273,45 +248,27 @@ class PromptTask(Task):
 
     async def run(self, prompt: Any, talk: Conversation) -> Outcome:
         """Ask for an answer and score it."""
-        counts: Counter[str] = Counter()
-        given = prompt.chat if isinstance(prompt, Problem) else prompt
-        if self._tools is not None:
-            talk.offer(self._tools.schemas)
-            if isinstance(given, str):
-                given = [{"role": "user", "content": given}]
-        begin(talk, given)
-        answer = await _answer(talk, self._tools, counts)
+        given: Any = prompt.chat if isinstance(prompt, Problem) else prompt
+        self._tools.offer(talk)
+        if isinstance(given, str) and self._tools.schemas:
+            given = [{"role": "user", "content": given}]
+        if isinstance(given, str):
+            if talk.tokenizer is None:
+                raise ArgumentError(f"a prompt of text needs a tokenizer: {given!r}")
+            given = talk.tokenizer.encode(given)
+        if all(isinstance(one, int) for one in given):
+            talk.extend(given)
+        else:
+            for fields in map(dict, given):
+                talk.say(fields.pop("role"), fields.pop("content"), **fields)
+        answer = await self._tools.answer(talk)
         found = self._reward(answer._replace(prompt=prompt))
         if inspect.isawaitable(found):
             found = await found
         if not isinstance(found, Outcome):
             found = Outcome(float(found), float(found) >= 1)
         talk.reward(found.reward)
-        return Outcome(found.reward, found.success, {**counts, **found.details})
-
-
-def _tools(tools: Sequence[Callable[..., Any]] | Tools) -> Tools | None:
-    if isinstance(tools, Tools):
-        return tools
-    return Tools(tools) if tools else None
-
-
-async def _answer(talk: Conversation, tools: Tools | None, counts: Counter[str]) -> Answer:
-    return await talk.answer() if tools is None else await tools.answer(talk, counts)
-
-
-def begin(talk: Conversation, prompt: Any) -> None:
-    """Put a prompt into a conversation: a text as it is, a chat by the template, or ids."""
-    if isinstance(prompt, str):
-        if talk.tokenizer is None:
-            raise ArgumentError(f"a prompt of text needs a tokenizer: {prompt!r}")
-        talk.extend(talk.tokenizer.encode(prompt))
-    elif all(isinstance(one, int) for one in prompt):
-        talk.extend(prompt)
-    else:
-        for message in prompt:
-            fields = {name: one for name, one in message.items() if name not in ("role", "content")}
-            talk.say(message["role"], message["content"], **fields)
+        return found
 
 
 class Problem(NamedTuple):
@@ -323,42 +280,32 @@ class Problem(NamedTuple):
 
 
 class GeneratedTask(PromptTask):
-    """Problems that a function draws. A subclass defines :meth:`draw` and :meth:`score`.
+    """Problems that ``draw`` makes of a random generator, and answers that ``score`` judges."""
 
-    Args:
-        seed: Seed of the order of problems.
-        tools: As for :class:`PromptTask`.
-    """
-
-    def __init__(self, *, seed: int = 0, tools: Sequence[Callable[..., Any]] | Tools = ()) -> None:
-        self.seed = seed
+    def __init__(
+        self,
+        name: str,
+        draw: Callable[[np.random.Generator], Problem],
+        score: Callable[[Problem, str], Outcome],
+        seed: int,
+        tools: Sequence[Callable[..., Any]],
+    ) -> None:
+        self.name, self.draw, self.score, self.seed = name, draw, score, seed
+        self._tools, self._reward = Tools(tools), lambda answer: score(answer.prompt, answer.text)
         _checks.whole(self, "seed", least=0)
-        self._tools = _tools(tools)
-        self._reward = lambda answer: self.score(answer.prompt, answer.text)
 
-    @abstractmethod
-    def draw(self, random: np.random.Generator) -> Problem:
-        """Draw a problem."""
-
-    @abstractmethod
-    def score(self, problem: Problem, text: str) -> Outcome:
-        """Score an answer."""
-
-    def prompt(self, index: int) -> Problem:
+    def prompt(self, index: int, *, held_out: bool = False) -> Problem:
         """Return a problem of training."""
-        return self._find(index, held_out=False)
-
-    def held_out(self, index: int) -> Problem:
-        """Return a problem that is never one of training."""
-        return self._find(index, held_out=True)
-
-    def _find(self, index: int, *, held_out: bool) -> Problem:
         random = np.random.default_rng([self.seed, held_out, index])
         for _ in range(_MOST_DRAWS):
             if is_held_out((problem := self.draw(random)).key) == held_out:
                 return problem
         kind = "held-out" if held_out else "training"
         raise ArgumentError(f"{self.name!r} draws no {kind} problem: it has too few different keys")
+
+    def held_out(self, index: int) -> Problem:
+        """Return a problem that is never one of training."""
+        return self.prompt(index, held_out=True)
 
 
 _NAMES = (
@@ -385,40 +332,24 @@ _NUMBER = re.compile(r"-?[0-9][0-9,]*")
 _NUMBER_AT_END = re.compile(r"[0-9][.]?\s*$")
 
 
-class WordProblems(GeneratedTask):
-    """``gsm8k-like``: stories about a number of things that changes; the question is the last one.
+def word_problems(
+    level: int = 1, *, seed: int = 0, tools: Sequence[Callable[..., Any]] = ()
+) -> GeneratedTask:
+    """Make ``gsm8k-like``: stories about a number of things that changes; the answer is the last.
 
-    Level 1 asks for sums of two digits without a story, for models that can do little more. The
-    last number is the answer. A right one at the end is worth 1, a right one before other words
-    0.5, and a wrong one at the end 0.1.
-
-    Args:
-        level: From 1 to 5: 2 has one operation up to 20, 5 has five up to 200.
-        seed: Seed of the order of problems.
-        tools: As for :class:`PromptTask`.
+    Level 1 asks for sums of two digits without a story, for models that can do little more; 2 has
+    one operation up to 20, and 5 has five up to 200. A right number at the end is worth 1, a right
+    one before other words 0.5, and a wrong one at the end 0.1.
     """
+    _checks.whole(SimpleNamespace(level=level), "level", most=len(_LEVELS) + 1)
+    system = {"role": "system", "content": "End with the number."}
 
-    name = "gsm8k-like"
-
-    def __init__(
-        self,
-        level: int = 1,
-        *,
-        seed: int = 0,
-        tools: Sequence[Callable[..., Any]] | Tools = (),
-    ) -> None:
-        super().__init__(seed=seed, tools=tools)
-        self.level = level
-        _checks.whole(self, "level", most=len(_LEVELS) + 1)
-
-    def draw(self, random: np.random.Generator) -> Problem:
-        """Draw a problem."""
-        system = {"role": "system", "content": "End with the number."}
-        if self.level == 1:
+    def draw(random: np.random.Generator) -> Problem:
+        if level == 1:
             a, b = (int(one) for one in random.integers(1, 10, 2))
             asked = {"role": "user", "content": f"What is {a} + {b}?"}
             return Problem([system, asked], a + b, f"{min(a, b)} + {max(a, b)}")
-        count, signs, most = _LEVELS[self.level - 2]
+        count, signs, most = _LEVELS[level - 2]
         name, things = str(random.choice(_NAMES)), str(random.choice(_THINGS))
         amount = int(random.integers(2, most))
         told, key = [f"{name} has {amount} {things}."], str(amount)
@@ -437,49 +368,34 @@ class WordProblems(GeneratedTask):
         told.append(f"How many {things} does {name} have now?")
         return Problem([system, {"role": "user", "content": " ".join(told)}], amount, key)
 
-    def score(self, problem: Problem, text: str) -> Outcome:
-        """Compare the last number."""
+    def score(problem: Problem, text: str) -> Outcome:
         numbers = _NUMBER.findall(text)
         right = bool(numbers) and numbers[-1].replace(",", "") == str(problem.facts)
         at_end = bool(_NUMBER_AT_END.search(text))
         return Outcome((1.0 if at_end else 0.5) if right else 0.1 * at_end, right)
 
+    return GeneratedTask("gsm8k-like", draw, score, seed, tools)
 
-class Countdown(GeneratedTask):
-    """``countdown``: make a number of others with ``+ - * /``, using each exactly once.
 
-    A right expression is worth 1, another one of the given numbers 0.2, and any other one 0.1.
+def countdown(
+    numbers: int = 3, largest: int = 20, *, seed: int = 0, tools: Sequence[Callable[..., Any]] = ()
+) -> GeneratedTask:
+    """Make ``countdown``: form a number of others with ``+ - * /``, using each exactly once.
 
-    Args:
-        numbers: How many are given, from 2 to 6.
-        largest: The largest of them.
-        seed: Seed of the order of problems.
-        tools: As for :class:`PromptTask`.
+    From 2 to 6 are given, up to ``largest``. A right expression is worth 1, another one of the
+    given numbers 0.2, and any other one 0.1.
     """
+    settings = SimpleNamespace(numbers=numbers, largest=largest)
+    _checks.whole(settings, "numbers", least=2, most=6)
+    _checks.whole(settings, "largest", least=10, most=1000)
 
-    name = "countdown"
-
-    def __init__(
-        self,
-        numbers: int = 3,
-        largest: int = 20,
-        *,
-        seed: int = 0,
-        tools: Sequence[Callable[..., Any]] | Tools = (),
-    ) -> None:
-        super().__init__(seed=seed, tools=tools)
-        self.numbers, self.largest = numbers, largest
-        _checks.whole(self, "numbers", least=2, most=6)
-        _checks.whole(self, "largest", least=10, most=1000)
-
-    def draw(self, random: np.random.Generator) -> Problem:
-        """Draw numbers, and a target that they make."""
+    def draw(random: np.random.Generator) -> Problem:
         while True:
-            given = [int(one) for one in random.integers(1, self.largest + 1, self.numbers)]
+            given = [int(one) for one in random.integers(1, largest + 1, numbers)]
             value = Fraction(given[0])
             for n in given[1:]:
                 value = _RESULTS[str(random.choice(list("+-*/")))](value, n)
-            if value.denominator == 1 and 1 <= value <= 10 * self.largest and value not in given:
+            if value.denominator == 1 and 1 <= value <= 10 * largest and value not in given:
                 break
         given.sort()
         asked = f"Make {value} of {', '.join(map(str, given))}."
@@ -487,9 +403,9 @@ class Countdown(GeneratedTask):
         chat = [{"role": "system", "content": how}, {"role": "user", "content": asked}]
         return Problem(chat, (given, int(value)), asked)
 
-    def score(self, problem: Problem, text: str) -> Outcome:
-        """Evaluate the last line of an answer."""
+    def score(problem: Problem, text: str) -> Outcome:
         given, target = problem.facts
+        # The last line.
         lines = [line for line in text.splitlines() if line.strip()]
         said = bare(lines[-1][:200]).rpartition(":")[2].partition("=")[0] if lines else ""
         found = parse_expression(said)
@@ -501,57 +417,25 @@ class Countdown(GeneratedTask):
         right = found.value == target
         return Outcome(1.0 if right else 0.2, right)
 
-
-class Episode(NamedTuple):
-    """An episode of an environment: its number, and whether it is held out."""
-
-    number: int
-    held_out: bool
-
-
-class _World:
-    """An environment and the thread that calls it."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make, self._closed = make, False
-        self.environment: Any = None
-        self.thread = EnvironmentThread()
-
-    def make(self) -> None:
-        """Make the environment, which may block."""
-        self.environment = self._make()
-        if self._closed:
-            self.environment.close()
-
-    def close(self) -> threading.Thread:
-        """Close the environment, which may block or be in a step, in a thread."""
-        self._closed = True
-        self.thread.close()
-        closing = threading.Thread(
-            target=lambda: self.environment is None or self.environment.close(), daemon=True
-        )
-        closing.start()
-        return closing
+    return GeneratedTask("countdown", draw, score, seed, tools)
 
 
 # An environment that has begun this often with each of its first observations has no others.
 _RESETS_OF_TEXT = 16
-_MOST_SEEDS = 10_000
 
 
 class EnvironmentTask(Task):
     """Episodes of an environment: each turn, the model sees an observation and says a command.
 
-    The instructions are the system message. A command that is listed counts also within more words.
-    Another answer goes to the environment as it is, which says that nothing happens, and is counted
-    as ``invalid``. An environment whose few beginnings are all of training has held-out seeds only.
+    The instructions are the system message. A command that is listed counts also within more words;
+    another answer goes to the environment as it is, which says that nothing happens. An environment
+    whose few beginnings are all of training has held-out seeds only.
 
     Args:
         environment: A name, or a function that makes one.
         max_turns: Most turns of an episode.
         tools: As for :class:`PromptTask`: functions to call before a command.
         timeout: Seconds of a call of the environment.
-        parallel: Most episodes at a time; further ones wait.
         seed: Seed of the episodes' seeds.
         settings: Those of the named environment.
 
@@ -564,14 +448,13 @@ class EnvironmentTask(Task):
         environment: str | Callable[..., Any],
         *,
         max_turns: int = 16,
-        tools: Sequence[Callable[..., Any]] | Tools = (),
+        tools: Sequence[Callable[..., Any]] = (),
         timeout: float = 60.0,
-        parallel: int = 32,
         seed: int = 0,
         **settings: Any,
     ) -> None:
-        self.max_turns, self.timeout, self.parallel, self.seed = max_turns, timeout, parallel, seed
-        _checks.whole(self, "max_turns", "parallel")
+        self.max_turns, self.timeout, self.seed = max_turns, timeout, seed
+        _checks.whole(self, "max_turns")
         _checks.whole(self, "seed", least=0)
         _checks.number(self, "timeout", above=0)
         self._make: Callable[[], Any]
@@ -581,103 +464,99 @@ class EnvironmentTask(Task):
         else:
             self._make = functools.partial(environment, **settings)
             self.name = getattr(environment, "__name__", "environment")
-        self._tools = _tools(tools)
+        self._tools = Tools(tools)
         # The first one is made here, so that wrong settings fail here.
-        self._free = [_World(self._make)]
-        self._free[0].make()
-        self._seeds: dict[Episode, int] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._room = asyncio.Semaphore(parallel)
-        self._closed = False
+        self._free, self._closed = [self._make()], False
 
-    def prompt(self, index: int) -> Episode:
-        """Return an episode of training."""
-        return Episode(index, False)
+    def prompt(self, index: int) -> tuple[int, bool]:
+        """Return an episode of training: its number, and whether it is held out."""
+        return index, False
 
-    def held_out(self, index: int) -> Episode:
+    def held_out(self, index: int) -> tuple[int, bool]:
         """Return an episode whose first observation is in none of training."""
-        return Episode(index, True)
+        return index, True
 
     async def run(self, prompt: Any, talk: Conversation) -> Outcome:
         """Play an episode."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._room = loop, asyncio.Semaphore(self.parallel)
-        async with self._room:
-            world = self._free.pop() if self._free else _World(self._make)
-            try:
-                if world.environment is None:
-                    await self._call(world, world.make)
-                outcome = await self._play(Episode(*prompt), talk, world)
-            except BaseException:
-                # It may be in the middle of a step.
-                world.close()
-                raise
-            if self._closed:
-                world.close()
-            else:
-                self._free.append(world)
-            return outcome
+        if self._free:
+            environment = self._free.pop()
+        else:
+            environment = await self._call(self._make, lambda late: late.close())
+        try:
+            outcome = await self._play(prompt, talk, environment)
+        except BaseException:
+            # It may be in the middle of a step.
+            _end(environment)
+            raise
+        if self._closed:
+            _end(environment)
+        else:
+            self._free.append(environment)
+        return outcome
 
     def close(self) -> None:
         """Close the environments, those in an episode after it; waits for each up to 5 s."""
         self._closed = True
-        closing = [self._free.pop().close() for _ in range(len(self._free))]
+        closing = [_end(self._free.pop()) for _ in range(len(self._free))]
         for thread in closing:
             thread.join(5.0)
 
-    async def _play(self, prompt: Episode, talk: Conversation, world: _World) -> Outcome:
-        observation, info = await self._reset(prompt, world)
-        counts: Counter[str] = Counter(turns=0, invalid=0)
-        if self._tools is not None:
-            talk.offer(self._tools.schemas)
-        how = "\nAnswer with one of the commands." if info["commands"] else ""
-        talk.say("system", f"{world.environment.instructions}{how}".strip())
-        total, over = 0.0, False
-        while not over and counts["turns"] < self.max_turns:
-            text = observation["text"]
-            commands = show_commands(info["commands"]) if info["commands"] else ""
-            talk.say("user", f"{text}\n\n{commands}".strip())
-            if counts["turns"] and talk.full:
+    async def _play(self, prompt: Any, talk: Conversation, environment: Any) -> Outcome:
+        observation, info = await self._reset(environment, *prompt)
+        self._tools.offer(talk)
+        talk.say("system", instruct(environment.instructions, info["commands"]))
+        total = 0.0
+        for turn in range(self.max_turns):
+            talk.say("user", show(observation["text"], info["commands"]))
+            if turn and talk.full:
                 break
-            answer = await _answer(talk, self._tools, counts)
+            answer = await self._tools.answer(talk)
             command = read_command(answer.text, info["commands"])
-            observation, reward, ended, cut_off, info = await self._call(
-                world, world.environment.step, command
-            )
-            counts["turns"] += 1
-            counts["invalid"] += not info.get("valid", True)
+            step = functools.partial(environment.step, command)
+            observation, reward, ended, cut_off, info = await self._call(step)
             talk.reward(float(reward))
-            total, over = total + float(reward), ended or cut_off
-        return Outcome(total, bool(info["success"]), {**counts, "score": float(info["score"])})
-
-    async def _reset(self, prompt: Episode, world: _World) -> tuple[Any, Any]:
-        reset = world.environment.reset
-        if prompt in self._seeds:
-            found: tuple[Any, Any] = await self._call(world, reset, seed=self._seeds[prompt])
-            return found
-        random = np.random.default_rng([self.seed, prompt.held_out, prompt.number])
-        texts: Counter[str] = Counter()
-        while texts.total() < _RESETS_OF_TEXT * max(len(texts), 1):
-            seed = int(random.integers(2**31))
-            found = await self._call(world, reset, seed=seed)
-            if is_held_out(text := found[0]["text"]) == prompt.held_out:
+            total += float(reward)
+            if ended or cut_off:
                 break
-            texts[text] += 1
-        if len(self._seeds) >= _MOST_SEEDS:
-            self._seeds.clear()
-        self._seeds[prompt] = seed
-        return found
+        return Outcome(total, bool(info["success"]))
+
+    async def _reset(self, environment: Any, number: int, held_out: bool) -> Any:
+        random = np.random.default_rng([self.seed, held_out, number])
+        texts: Counter[str] = Counter()
+        while True:
+            seed = int(random.integers(2**31))
+            found = await self._call(functools.partial(environment.reset, seed=seed))
+            texts[text := found[0]["text"]] += 1
+            exhausted = texts.total() >= _RESETS_OF_TEXT * len(texts)
+            if is_held_out(text) == held_out or exhausted:
+                return found
 
     async def _call(
-        self, world: _World, function: Callable[..., Any], *args: Any, **named: Any
+        self, function: Callable[[], Any], discard: Callable[[Any], object] = lambda _: None
     ) -> Any:
         try:
-            return await asyncio.wait_for(world.thread.call(function, *args, **named), self.timeout)
+            return await asyncio.wait_for(in_thread(function, discard), self.timeout)
         except asyncio.TimeoutError:
             raise CollectorError(
                 f"the environment {self.name!r} took longer than {self.timeout:g} s"
             ) from None
+
+
+def _end(environment: Any) -> threading.Thread:
+    """Close an environment, which may block or be in a step, in a thread."""
+    closing = threading.Thread(target=environment.close, daemon=True)
+    closing.start()
+    return closing
+
+
+def instruct(instructions: str, commands: Sequence[str]) -> str:
+    """Return the first message of an episode."""
+    return f"{instructions}\nAnswer with one of the commands.".strip() if commands else instructions
+
+
+def show(text: str, commands: Sequence[str]) -> str:
+    """Return the message with an observation."""
+    return f"{text}\n\n{show_commands(commands)}".strip() if commands else text
 
 
 def read_command(text: str, commands: Sequence[str]) -> str:
@@ -697,8 +576,8 @@ def read_command(text: str, commands: Sequence[str]) -> str:
 
 
 _OURS: dict[str, Callable[..., Task]] = {
-    "countdown": Countdown,
-    "gsm8k-like": WordProblems,
+    "countdown": countdown,
+    "gsm8k-like": word_problems,
     # A room that is solved in a few turns.
     "minigrid": lambda **settings: EnvironmentTask(
         "minigrid", **{"task_type": "navigation", "grid_size": 5, "max_turns": 8, **settings}

@@ -1,16 +1,10 @@
 """Training of a language model: tasks, conversations, an engine, rollouts, a learner, weights.
 
-``max_lag`` decides between two ways of working:
-
-- 0 is lock-step. Each step draws the answers of its prompts, learns from them, and goes on. Engine
-  and learner use one module, with LoRA too: no weights are copied, and ratios of fresh answers are
-  1 up to rounding. A run repeats itself to the last bit, also when it was killed and resumed:
-  answers that were not learned from when it was saved are drawn again.
-- With n, engines have weights of their own and answer while the learner learns, at most n versions
-  behind. Rollouts survive in ``dir``: a resumed run learns from each once, and goes on with those
-  that were begun.
-
-Importing this module imports torch.
+``max_lag=0`` is lock-step: engine and learner share one module, so ratios of fresh answers are 1 up
+to rounding, and a run repeats itself to the last bit, also when it was killed and resumed. Answers
+that were not learned from when it was saved are drawn again. With n, engines have weights of their
+own and answer while the learner learns, at most n versions behind. Rollouts survive in ``dir``: a
+resumed run learns from each once, and goes on with those that were begun.
 """
 
 from __future__ import annotations
@@ -23,6 +17,8 @@ import glob
 import json
 import math
 import os
+import sys
+import tempfile
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,11 +30,10 @@ import torch
 
 import echoic.rl
 from echoic.agents import _checks
-from echoic.agents.baselines.prompted import show_commands
 from echoic.agents.episodes import Decision, Usage
+from echoic.agents.llm import workers
 from echoic.agents.llm.batch import TokenBatch
 from echoic.agents.llm.config import ExecutionConfig
-from echoic.agents.llm.conversation import Conversation
 from echoic.agents.llm.group_replay import GroupReplay, join
 from echoic.agents.llm.learner import (
     GRPOConfig,
@@ -51,27 +46,9 @@ from echoic.agents.llm.learner import (
     TokenLearnerConfig,
 )
 from echoic.agents.llm.lora import LoRAConfig
-from echoic.agents.llm.requests import SamplingParams
 from echoic.agents.llm.soft_prefix import PlanPrefix
-from echoic.agents.llm.tasks import read_command
-from echoic.agents.llm.workers import (
-    COLUMNS,
-    FIELDS,
-    PLANS,
-    Actor,
-    Answering,
-    LockStep,
-    Member,
-    Processes,
-    cancel,
-    engine_of,
-    load_model,
-    socket_of_run,
-    task_of,
-    together,
-    work_on_ray,
-)
-from echoic.agents.ray_actors import RayActors
+from echoic.agents.llm.tasks import instruct, read_command, show
+from echoic.agents.llm.workers import Actor
 from echoic.agents.replay import ReplayConfig
 from echoic.agents.training.records import Records
 from echoic.errors import ArgumentError, EchoicError, WaitTimeoutError
@@ -80,7 +57,7 @@ from echoic.rl.background import in_thread
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from echoic.agents.llm.engine import AsyncExecutionEngine
+    from echoic.agents.llm.conversation import Conversation
     from echoic.agents.llm.replica import Replica
     from echoic.agents.llm.tasks import Task
     from echoic.agents.plans import PlanningConfig
@@ -89,7 +66,8 @@ if TYPE_CHECKING:
     from echoic.rollouts import RolloutBatch
 
     Row = dict[str, Any]
-    Resume = bool | str | os.PathLike[str]
+    Draw = Callable[[], Awaitable[RolloutBatch]]
+    Place = str | os.PathLike[str]
 
 __all__ = ["AgentTrainer", "LLMConfig", "LLMTrainer"]
 
@@ -100,21 +78,14 @@ _LOOK, _LEASE = 0.2, 1e6
 _TTL = 15.0
 # In place of an answer's number in the seeds of evaluations.
 _HELD_OUT = 1 << 32
+# What is printed of an update, and of how many updates its curve is.
+_SHOWN = ("reward", "success", "lag_max", "kv_reuse_rate", "tokens_per_second")
+_WIDTH = 30
 _LEARNERS: dict[type[TokenLearnerConfig], type[TokenLearner]] = {
     GRPOConfig: GRPOLearner,
     RLOOConfig: RLOOLearner,
     PPOTokenConfig: PPOTokenLearner,
 }
-
-
-def _execution() -> ExecutionConfig:
-    # Weights change more often than prefixes would be cleaned up, and a clock must not decide what
-    # is cached.
-    return ExecutionConfig(timeout=600.0, cache_cleanup_interval=math.inf)
-
-
-def _replay() -> ReplayConfig:
-    return ReplayConfig(max_experiences=1024, min_experiences=1)
 
 
 @dataclass(frozen=True)
@@ -135,10 +106,8 @@ class LLMConfig:
         workers: Worker processes with an engine each; 0: one engine in this process. Threads would
             share its processor time and gain nothing: an engine batches all of its conversations.
         backend: Workers are ``"processes"`` of this machine, or actors of ``"ray"``.
-        max_restarts: Workers that may be replaced; with Ray, restarts of each.
         worker_imports: Modules that workers import first, to register tasks and environments.
         servers: Servers that answer instead of an engine: vLLM and SGLang load weights.
-        listen: Address at which workers join; by default one for this machine.
         dir: Folder of checkpoints, rollouts, ``metrics.jsonl`` and TensorBoard's files.
         save_every: Updates between two checkpoints.
         evaluate_every: Updates between two evaluations, of which the first is before training; 0:
@@ -146,15 +115,13 @@ class LLMConfig:
         evaluate_prompts: Held-out prompts of an evaluation.
         evaluate_temperature: Temperature of its answers; 0 takes the likeliest tokens.
         timeout: Seconds that the learner waits for answers before the run fails.
-        max_turns_total: The run ends with the update that makes it this many turns in all.
-        progress: Whether a live view is shown.
+        progress: Whether a line for each update is printed as it comes, to the standard error.
         plans: Settings of plans: a soft prefix before each answer, of the latest observations. With
             engines only: servers take no embeddings.
         plan_prefix: Embeddings of a plan.
         plan_state_dim: Numbers of an observation's encoding.
         replay: Earlier groups that are learned from again with each batch, drawn by their surprise.
         replay_config: How they are scored and drawn, and how many are kept.
-        replay_bytes: Most bytes that are kept of them.
         seed: Seed of the answers.
     """
 
@@ -165,37 +132,39 @@ class LLMConfig:
     max_length: int | None = None
     stop: tuple[int, ...] = ()
     learner: TokenLearnerConfig = field(default_factory=GRPOConfig)
-    execution: ExecutionConfig = field(default_factory=_execution)
+    execution: ExecutionConfig = field(
+        # Weights change more often than prefixes would be cleaned up, and a clock must not decide
+        # what is cached.
+        default_factory=lambda: ExecutionConfig(timeout=600.0, cache_cleanup_interval=math.inf)
+    )
     max_lag: int | None = 0
     workers: int = 0
     backend: Literal["processes", "ray"] = "processes"
-    max_restarts: int = 20
     worker_imports: tuple[str, ...] = ()
     servers: tuple[Replica, ...] = ()
-    listen: str | None = None
     dir: str | os.PathLike[str] | None = None
     save_every: int = 10
     evaluate_every: int = 0
     evaluate_prompts: int = 32
     evaluate_temperature: float = 0.0
     timeout: float = 1800.0
-    max_turns_total: int | None = None
     progress: bool = False
     plans: PlanningConfig | None = None
     plan_prefix: int = 4
     plan_state_dim: int = 512
     replay: int = 0
-    replay_config: ReplayConfig = field(default_factory=_replay)
-    replay_bytes: int = 256 << 20
+    replay_config: ReplayConfig = field(
+        default_factory=lambda: ReplayConfig(max_experiences=1024, min_experiences=1)
+    )
     seed: int = 0
 
     def __post_init__(self) -> None:
         _checks.whole(self, "steps", "prompts_per_step", "max_new_tokens", "save_every")
-        _checks.whole(self, "evaluate_prompts")
+        _checks.whole(self, "evaluate_prompts", "plan_prefix", "plan_state_dim")
         _checks.whole(self, "answers_per_prompt", least=2)
-        _checks.whole(self, "workers", "evaluate_every", "max_restarts", "seed", least=0)
+        _checks.whole(self, "workers", "evaluate_every", "replay", "seed", least=0)
         given = {name for name, value in vars(self).items() if value is not None}
-        _checks.whole(self, *given & {"max_length", "max_turns_total"})
+        _checks.whole(self, *given & {"max_length"})
         _checks.whole(self, *given & {"max_lag"}, least=0)
         _checks.number(self, "timeout", above=0)
         _checks.number(self, "evaluate_temperature", least=0)
@@ -204,8 +173,6 @@ class LLMConfig:
             known = " or ".join(f"a {kind.__name__}" for kind in _LEARNERS)
             kind = type(self.learner).__name__
             raise ArgumentError(f"expected {known} as learner, got a {kind}")
-        _checks.whole(self, "plan_prefix", "plan_state_dim", "replay_bytes")
-        _checks.whole(self, "replay", least=0)
         if self.plans is not None and self.servers:
             raise ArgumentError("plans are input embeddings, which servers don't take")
         if self.workers and self.servers:
@@ -240,15 +207,6 @@ class LLMTrainer:
     Raises:
         ArgumentError: If there is no such model or task.
         CheckpointError: If the checkpoint is damaged, or of another model or other settings.
-
-    >>> import asyncio
-    >>> from echoic.agents.llm import PromptTask, TinyConfig, TinyTransformer
-    >>> model = TinyTransformer(TinyConfig(vocab_size=8, dim=16, hidden=16), device="cpu")
-    >>> task = PromptTask([[1, 2]], lambda answer: answer.tokens.count(5))
-    >>> config = LLMConfig(steps=2, prompts_per_step=1, answers_per_prompt=4, max_new_tokens=3)
-    >>> trainer = LLMTrainer(model, task, config, device="cpu")
-    >>> [round(row["ratio_mean"], 3) for row in asyncio.run(trainer.train())]
-    [1.0, 1.0]
     """
 
     def __init__(
@@ -262,17 +220,15 @@ class LLMTrainer:
         resume: bool = False,
     ) -> None:
         self.config = config = config or LLMConfig()
-        self.task = task_of(task)
-        # For other processes.
-        self._recipe = task
+        # Other processes make it by its name.
+        self.task, self._recipe = workers.task_of(task), task
         self._dir = None if config.dir is None else Path(config.dir)
         self._saved = None if self._dir is None else self._dir / "learner.ckpt"
         self._name = os.fspath(model) if isinstance(model, str | os.PathLike) else None
         if self._name is not None:
-            model, found = load_model(self._name, device)
+            model, found = workers.load_model(self._name, device)
             tokenizer = found if tokenizer is None else tokenizer
-        self.tokenizer = tokenizer
-        self._model = model
+        self.tokenizer, self._model = tokenizer, model
         #: The learner; its ``policy`` is the trained model, with adapters if there are any.
         self.learner: TokenLearner = _LEARNERS[type(config.learner)](
             model, config.learner, device=device
@@ -284,10 +240,7 @@ class LLMTrainer:
         self.replay: GroupReplay | None = None
         if config.replay:
             self.replay = GroupReplay(
-                config.replay_config,
-                plans=self.learner.plans,
-                max_bytes=config.replay_bytes,
-                seed=config.seed,
+                config.replay_config, plans=self.learner.plans, seed=config.seed
             )
         #: Measurements of each update: the learner's, and ``step`` (updates so far), ``success``,
         #: ``turns``, ``lag_mean`` and ``lag_max``, ``tokens_per_second`` (drawn, by the time since
@@ -298,36 +251,26 @@ class LLMTrainer:
         #: ``step``, ``avg_reward``, ``success_rate``, ``rewards`` and ``successes`` of each
         #: evaluation on held-out prompts.
         self.evaluations: list[Row] = []
-        #: Workers that were replaced.
+        #: Worker processes that were replaced.
         self.restarts = 0
-        #: Turns that were learned from.
-        self.turns = 0
-        self._seconds = 0.0
-        self._stopping = False
         #: Functions that get ``"update"`` or ``"evaluation"`` and its row.
         self.listeners: list[Callable[[str, Row], None]] = []
-        # Of lock-step, while it runs.
-        self._engine: AsyncExecutionEngine | None = None
-        # Batches that were learned from, and that no checkpoint has.
+        self._stopping = False
+        # Batches that were learned from and that no checkpoint has, and the update of the last one.
         self._leased: list[RolloutBatch] = []
-        self._is_begun, self._saved_at = False, -1
+        self._saved_at = -1
         if resume and self._saved is not None and self._saved.exists():
             self.resume()
 
     @property
     def is_over(self) -> bool:
         """Whether all updates are made."""
-        most = self.config.max_turns_total
-        is_full = most is not None and self.turns >= most
-        return self._stopping or is_full or self.learner.updates >= self.config.steps
+        return self._stopping or self.learner.updates >= self.config.steps
 
     async def train(self) -> list[Row]:
-        """Train until ``steps`` updates are made, those before included.
+        """Train until ``steps`` updates are made, those before included; return the ``history``.
 
         Cancelling ends the run after the current update; calling it again goes on.
-
-        Returns:
-            The ``history``.
 
         Raises:
             ArgumentError: If a prompt does not fit the model or the engine's cache, a reward is not
@@ -338,11 +281,10 @@ class LLMTrainer:
         self._stopping = False
         if self.is_over:
             return self.history
-        if self._saved is not None and self._saved.exists() and not self._is_begun:
+        if self._saved is not None and self._saved.exists() and self._saved_at < 0:
             raise ArgumentError(
                 f"{self._dir} has a run: expected another folder, or resume to go on with it"
             )
-        self._is_begun = True
         async with contextlib.AsyncExitStack() as stack:
             if self._dir is not None:
                 self._dir.mkdir(parents=True, exist_ok=True)
@@ -353,10 +295,7 @@ class LLMTrainer:
                     raise ArgumentError(f"another run is training in {self._dir}") from None
             stack.callback(setattr, self, "listeners", list(self.listeners))
             self._show(stack)
-            if self.config.max_lag == 0:
-                await self._train_in_lock_step(stack)
-            else:
-                await self._train_behind(stack)
+            await self._train(stack)
         return self.history
 
     def stop(self) -> None:
@@ -365,26 +304,17 @@ class LLMTrainer:
 
     async def evaluate(self) -> Row:
         """Answer the held-out prompts with the learner's weights; return and keep the results."""
-        config, began = self.config, time.monotonic()
-        heat = config.evaluate_temperature
-        sampling = replace(self._how.sampling, temperature=heat)
-        async with contextlib.AsyncExitStack() as stack:
-            engine = self._engine
-            if engine is None:
-                engine, _ = engine_of(self._how, self._model, self.learner.device)
-                await stack.enter_async_context(engine)
-            actor = Actor(self._how, engine, self.tokenizer)
-            found: list[Any] = [None] * config.evaluate_prompts
-
-            async def hold(number: int) -> None:
-                prompt = self.task.held_out(number)
-                _, found[number] = await actor.hold(prompt, number, _HELD_OUT, sampling=sampling)
-
-            await self._in_time(map(hold, range(config.evaluate_prompts)))
-            # So that a run computes the same with evaluations and without.
-            await engine.update_weights(_unchanged)
-        rewards = [float(one.reward) for one in found]
-        successes = [bool(one.success) for one in found]
+        began, actor = time.monotonic(), self._actor()
+        heat = self.config.evaluate_temperature
+        actor = actor.with_engine(self._model, self.learner.device)
+        prompts = [self.task.held_out(number) for number in range(self.config.evaluate_prompts)]
+        async with actor.engine:
+            talks = await self._in_time(
+                actor.hold(prompt, number, _HELD_OUT, temperature=heat)
+                for number, prompt in enumerate(prompts)
+            )
+        rewards = [float(outcome.reward) for _, outcome in talks]
+        successes = [bool(outcome.success) for _, outcome in talks]
         row: Row = {
             "step": self.learner.updates,
             "avg_reward": float(np.mean(rewards)),
@@ -393,15 +323,12 @@ class LLMTrainer:
             "successes": successes,
             "seconds": time.monotonic() - began,
         }
-        self.evaluations.append(row)
-        self._tell("evaluation", row)
+        self._note("evaluation", row)
         return row
 
-    def save(self, path: str | os.PathLike[str] | None = None) -> Path:
+    def save(self, path: Place | None = None) -> Path:
         """Write the learner's state to a file, by default the one of ``config.dir``; return it."""
-        place = self._saved if path is None else Path(path)
-        if place is None:
-            raise ArgumentError("expected a path, or config.dir")
+        place = self._place(path)
         replay = self._replay_file(place)
         if self.replay is not None:
             # First: a run that ends between the two goes on from the ones before.
@@ -409,15 +336,30 @@ class LLMTrainer:
         self.learner.save(place)
         for old in set(place.parent.glob(f"{glob.escape(place.name)}.replay-*")) - {replay}:
             old.unlink()
+        if place == self._saved:
+            self._saved_at = self.learner.updates
         return place
 
-    def load(self, path: str | os.PathLike[str]) -> None:
-        """Continue from a file of :meth:`save`, of the same first model and settings."""
-        self.learner.load(path)
-        if self.replay is not None:
-            self.replay.load(self._replay_file(Path(path)))
+    def resume(self, path: Place | None = None) -> int:
+        """Continue from a file of :meth:`save`; return its updates.
 
-    def export(self, folder: str | os.PathLike[str]) -> None:
+        By default that is the one of ``config.dir``, with the history up to it.
+
+        Raises:
+            FileNotFoundError: If there is none.
+            CheckpointError: If it is damaged, or of another model or other settings.
+        """
+        place = self._place(path)
+        self.learner.load(place)
+        if self.replay is not None:
+            self.replay.load(self._replay_file(place))
+        self.history, self.evaluations = [], []
+        if place == self._saved:
+            self._saved_at = self.learner.updates
+            self._read_history(place.with_name("metrics.jsonl"))
+        return self.learner.updates
+
+    def export(self, folder: Place) -> None:
         """Write the trained model, adapters merged, and its tokenizer for transformers.
 
         Raises:
@@ -431,154 +373,135 @@ class LLMTrainer:
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(folder)
 
-    # Lock-step.
-
-    async def _train_in_lock_step(self, stack: contextlib.AsyncExitStack) -> None:
-        engine, _ = engine_of(self._how, self._model, self.learner.device)
-        self._engine = await stack.enter_async_context(engine)
-        stack.callback(setattr, self, "_engine", None)
-        run = stack.enter_context(self._run(max_lag=0, order="submission"))
-        worker = await stack.enter_async_context(echoic.rl.join(run))
-        stack.callback(self._save_rest)
-        actor = Actor(self._how, engine, self.tokenizer)
-        version = self.learner.updates
-        run.restore(version)
-        run.publish(version=version)
-        count = self.config.prompts_per_step
-        if self.config.evaluate_every and not self.evaluations:
-            await self.evaluate()
-        while not self.is_over:
-            began, version = time.monotonic(), self.learner.updates
-            seats = count * self.config.answers_per_prompt
-            seats = min(seats, getattr(self.task, "parallel", seats))
-            steps = LockStep(engine, version, seats)
-            worker.version = version
-            indices = range(version * count, (version + 1) * count)
-            groups = [group async for group in worker.groups(indices, key=str)]
-            await self._in_time(actor.fill(group, group.prompt, steps) for group in groups)
-            await worker.aflush()
-            batch = run.sample(timeout=60)
-            await self._learn(batch, began)
-            run.publish(version=self.learner.updates)
-            await engine.update_weights(_unchanged)
-            await self._between()
-
-    # With a lag.
-
-    async def _train_behind(self, stack: contextlib.AsyncExitStack) -> None:
+    async def _train(self, stack: contextlib.AsyncExitStack) -> None:
         config, version = self.config, self.learner.updates
-        rollouts = None if self._dir is None else self._dir / "rollouts"
-        listen: Any = config.listen
-        if config.workers and listen is None and config.backend == "processes":
-            listen, folder = socket_of_run()
-            stack.enter_context(folder)
-        settings = {"on_expiry": "suspend", "reservation_ttl": _TTL}
+        if config.max_lag == 0:
+            how: dict[str, Any] = {"order": "submission"}
+        else:
+            rollouts = None if self._dir is None else self._dir / "rollouts"
+            how = {"on_expiry": "suspend", "reservation_ttl": _TTL, "dir": rollouts}
+        if config.workers and config.backend == "processes":
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="echoic-"))
+            how["listen"] = f"unix://{folder}/run.sock"
         run = stack.enter_context(
-            self._run(max_lag=config.max_lag, listen=listen, dir=rollouts, **settings)
+            echoic.rl.Run(
+                workers.COLUMNS,
+                workers.FIELDS,
+                group=config.answers_per_prompt,
+                batch=config.prompts_per_step,
+                max_lag=config.max_lag,
+                seed=config.seed,
+                **how,
+            )
         )
         stack.callback(self._save_rest)
         run.restore(version)
         run.publish(self._weights(), version)
-        first = 0 if rollouts is not None else version * config.prompts_per_step
-        how = replace(self._how, first=first)
-        if how.plans is not None:
-            # It goes to where the engine is.
-            how = replace(how, plans=copy.deepcopy(how.plans).cpu())
-        acting: asyncio.Future[None] | None = None
-        check: Callable[[], None] | None = None
-        if config.workers:
-            check = self._start_workers(stack, run, how)
-        else:
-            worker = await stack.enter_async_context(echoic.rl.join(run, partial=True))
-            if config.servers:
-                actor = await self._remote_actor(stack, run, how)
-            else:
-                engine, load = engine_of(how, self._copy(), self.learner.device)
-                await stack.enter_async_context(engine)
-                actor = Actor(how, engine, self.tokenizer, load)
-            await actor.refresh(worker)
-            acting = asyncio.ensure_future(actor.act(worker, config.prompts_per_step * 64))
-            stack.push_async_callback(cancel, [acting])
-        if self.config.evaluate_every and not self.evaluations:
+        draw = await (self._lock_step if config.max_lag == 0 else self._behind)(stack, run)
+        # Of the run so far, which evaluations belong to.
+        start = time.monotonic() - (self.history[-1]["seconds"] if self.history else 0.0)
+        if config.evaluate_every and not self.evaluations:
             await self.evaluate()
         while not self.is_over:
             began = time.monotonic()
-            batch = await self._take(run, acting, check)
-            await self._learn(batch, began)
+            batch = await draw()
+            await self._learn(batch, began, start)
             run.publish(self._weights(), self.learner.updates)
-            await self._between()
+            step = self.learner.updates
+            if config.evaluate_every and (step % config.evaluate_every == 0 or self.is_over):
+                await self.evaluate()
+            if step % config.save_every == 0:
+                self._save_rest()
         self._save_rest()
         # Workers need not wait for another learner.
         run.close(restart=False)
 
-    async def _take(
-        self,
-        run: echoic.rl.Run,
-        acting: asyncio.Future[None] | None,
-        check: Callable[[], None] | None,
-    ) -> RolloutBatch:
-        """Wait for a batch; raise the error of what should make it."""
+    async def _lock_step(self, stack: contextlib.AsyncExitStack, run: echoic.rl.Run) -> Draw:
+        """Return what draws the answers of a step, by an engine that runs the learner's module."""
+        actor = self._actor().with_engine(self._model, self.learner.device)
+        await stack.enter_async_context(actor.engine)
+        worker = await stack.enter_async_context(echoic.rl.join(run))
+        count = self.config.prompts_per_step
+
+        async def draw() -> RolloutBatch:
+            # Keys and values of the weights before.
+            await actor.engine.update_weights(lambda _: None)
+            version = worker.version = self.learner.updates
+            steps = workers.LockStep(actor.engine, count * self.config.answers_per_prompt)
+            indices = range(version * count, (version + 1) * count)
+            groups = [group async for group in worker.groups(indices, key=str)]
+            await self._in_time(actor.fill(group, group.prompt, steps) for group in groups)
+            await worker.aflush()
+            return run.sample(timeout=60)
+
+        return draw
+
+    async def _behind(self, stack: contextlib.AsyncExitStack, run: echoic.rl.Run) -> Draw:
+        """Have groups filled from now on; return what waits for a batch of them."""
+        config = self.config
+        first = 0 if self._dir is not None else run.version * config.prompts_per_step
+        # Plans go to where the engine is.
+        actor = replace(self._actor(), first=first, plans=copy.deepcopy(self.learner.plans))
+        if config.workers:
+            crew = self._start_workers(run, actor)
+            stack.callback(crew.stop)
+            work = self._watch(crew)
+        else:
+            worker = await stack.enter_async_context(echoic.rl.join(run, partial=True))
+            if config.servers:
+                actor = await self._remote(stack, run, actor)
+            else:
+                actor = actor.with_engine(self._copy(), self.learner.device)
+                await stack.enter_async_context(actor.engine)
+            work = actor.act(worker)
+        working = asyncio.ensure_future(work)
+        stack.push_async_callback(workers.cancel, working)
         lease = None if self._dir is None else _LEASE
-        taking = asyncio.ensure_future(in_thread(lambda: run.sample(lease=lease), _return))
-        began = time.monotonic()
-        try:
-            while True:
-                waiting = {taking, *({acting} if acting else ())}
+
+        async def draw() -> RolloutBatch:
+            taking = asyncio.ensure_future(in_thread(lambda: run.sample(lease=lease)))
+            try:
                 done, _ = await asyncio.wait(
-                    waiting, timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED
+                    {taking, working}, timeout=config.timeout, return_when=asyncio.FIRST_COMPLETED
                 )
-                if acting in done and acting is not None:
-                    acting.result()
+                if working in done:
+                    # With an error, whatever it is.
+                    working.result()
                 if taking in done:
                     return taking.result()
-                if check is not None:
-                    await asyncio.to_thread(check)
-                if time.monotonic() - began > self.config.timeout:
-                    raise WaitTimeoutError(
-                        f"no batch within {self.config.timeout:g} s: {'; '.join(run.stats().why)}"
-                    )
-        finally:
-            taking.cancel()
+                raise WaitTimeoutError(
+                    f"no batch within {config.timeout:g} s: {'; '.join(run.stats().why)}"
+                )
+            finally:
+                taking.cancel()
+
+        return draw
 
     def _start_workers(
-        self, stack: contextlib.AsyncExitStack, run: echoic.rl.Run, how: Answering
-    ) -> Callable[[], None]:
-        config, device = self.config, self.learner.device
-        cards = torch.cuda.device_count() if device.type == "cuda" else 0
-        share = max(1, (os.cpu_count() or 1) // config.workers)
-        member = Member(
-            replace(how, task=self._recipe),
-            self._name or copy.deepcopy(self._model).cpu(),
-            # A name brings its own.
-            None if self._name else self.tokenizer,
-            config.learner.lora,
-            "cpu",
-            None if cards else share,
-            math.ceil(2 * config.prompts_per_step / config.workers),
-            None if config.backend == "ray" else run.address,
-            imports=config.worker_imports,
-        )
-        members = [
-            replace(member, device=f"cuda:{(i + 1) % cards}" if cards else "cpu")
-            for i in range(config.workers)
-        ]
-        workers: Processes | RayActors = (
-            RayActors(run.server, work_on_ray, members, config.max_restarts)
-            if config.backend == "ray"
-            else Processes(members, config.max_restarts, self._dir)
-        )
-        stack.callback(workers.close)
+        self, run: echoic.rl.Run, actor: Actor
+    ) -> workers.Processes | workers.RayTasks:
+        config = self.config
+        cards = torch.cuda.device_count() if self.learner.device.type == "cuda" else 0
+        plans = None if actor.plans is None else actor.plans.cpu()
+        actor = replace(actor, task=self._recipe, plans=plans)
+        model = self._name or copy.deepcopy(self._model).cpu()
+        devices = [f"cuda:{(i + 1) % cards}" if cards else "cpu" for i in range(config.workers)]
+        tasks: list[Any] = [(actor, model, device) for device in devices]
+        if config.backend == "ray":
+            return workers.RayTasks(run.server, tasks)
+        tasks = [(*task, run.address) for task in tasks]
+        return workers.Processes(tasks, self._dir)
 
-        def check() -> None:
-            workers.check()
-            self.restarts = workers.restarts
+    async def _watch(self, crew: workers.Processes | workers.RayTasks) -> None:
+        while True:
+            await asyncio.sleep(_LOOK)
+            await asyncio.to_thread(crew.check)
+            self.restarts = crew.restarts
 
-        return check
-
-    async def _remote_actor(
-        self, stack: contextlib.AsyncExitStack, run: echoic.rl.Run, how: Answering
+    async def _remote(
+        self, stack: contextlib.AsyncExitStack, run: echoic.rl.Run, actor: Actor
     ) -> Actor:
-        """Make an actor of servers, which load what is published where they can."""
+        """Return an actor of servers, which load what is published where they can."""
         from echoic.agents.llm.remote import RemoteConfig, RemoteEngine
         from echoic.integrations.serving import SglangServer, VllmServer, WeightPusher
 
@@ -587,19 +510,17 @@ class LLMTrainer:
         engine = RemoteEngine(config.servers, limits, version=self.learner.updates)
         await stack.enter_async_context(engine)
         if config.max_lag is None:
-            return Actor(how, engine, self.tokenizer)
+            return replace(actor, engine=engine)
         kinds: dict[str, Any] = {"vllm": VllmServer, "sglang": SglangServer}
+        targets = []
         for one in config.servers:
-            if one.dialect.name not in kinds:
+            if (kind := kinds.get(one.dialect.name)) is None:
                 raise ArgumentError(
                     f"{one!r} can't load weights, so its answers would get older than "
                     f"max_lag={config.max_lag}: expected servers of {' or '.join(kinds)}, or "
                     "max_lag=None"
                 )
-        targets = [
-            kinds[one.dialect.name](one.url.removesuffix("/v1"), timeout=config.timeout)
-            for one in config.servers
-        ]
+            targets.append(kind(one.url.removesuffix("/v1"), timeout=config.timeout))
         pusher = stack.enter_context(WeightPusher(run.weights, targets))
 
         async def load(_tree: Any, version: int) -> None:
@@ -607,66 +528,45 @@ class LLMTrainer:
             if version > engine.version:
                 await engine.update_weights(version)
 
-        return Actor(how, engine, self.tokenizer, load)
+        return replace(actor, engine=engine, load=load)
 
     def _weights(self) -> Any:
-        """Return what is published: the parameters that learn, or for servers the whole model."""
-        if self.config.servers:
-            if self.config.max_lag is None:
-                return None
+        """Return what engines load; for servers that is the whole model."""
+        config = self.config
+        if config.max_lag == 0 or (config.servers and config.max_lag is None):
+            return None
+        if config.servers:
             return self.learner.weights()
-        weights = {n: one.data for n, one in self._model.named_parameters() if one.requires_grad}
-        if self.learner.plans is not None:
-            own = self.learner.plans.named_parameters()
-            weights |= {f"{PLANS}{name}": one.data for name, one in own}
-        return weights
+        return workers.learned(self._model, self.learner.plans)
 
     def _copy(self) -> Any:
         """Return a copy of the model that has its own of what learns, and shares the rest."""
         frozen = [one for one in self._model.parameters() if not one.requires_grad]
         return copy.deepcopy(self._model, {id(one): one for one in frozen})
 
-    # Both.
-
-    @property
-    def _how(self) -> Answering:
+    def _actor(self) -> Actor:
         config = self.config
-        room = [config.execution.max_cache_size]
+        room = config.execution.max_cache_size
         if config.servers:
-            room = [config.max_length or 1 << 20]
+            room = config.max_length or 1 << 20
         own = getattr(self._model, "max_length", None)
         own = own or getattr(getattr(self._model, "config", None), "max_position_embeddings", None)
-        limit = min(x for x in (*room, own, config.max_length) if x is not None)
-        sampling = SamplingParams(
-            config.max_new_tokens, temperature=config.learner.temperature, stop=config.stop
-        )
-        how = Answering(self.task, sampling, int(limit), config.seed, config.execution)
-        return replace(how, plans=self.learner.plans)
+        limit = min(int(x) for x in (room, own, config.max_length) if x is not None)
+        return Actor(config, self.task, self.tokenizer, limit, self.learner.plans)
 
-    def _run(self, **how: Any) -> echoic.rl.Run:
-        config = self.config
-        return echoic.rl.Run(
-            COLUMNS,
-            FIELDS,
-            group=config.answers_per_prompt,
-            batch=config.prompts_per_step,
-            seed=config.seed,
-            **how,
-        )
-
-    async def _in_time(self, answers: Iterable[Awaitable[Any]]) -> None:
+    async def _in_time(self, answers: Iterable[Awaitable[Any]]) -> list[Any]:
         """Await all answers; cancel them if they take too long, or one fails."""
         limit = self.config.timeout
         try:
-            await asyncio.wait_for(together(answers), limit)
+            return await asyncio.wait_for(workers.together(answers), limit)
         except asyncio.TimeoutError as error:
             raise WaitTimeoutError(
                 f"prompts of {self.task.name} were not answered in {limit:g} s"
             ) from error
 
-    async def _learn(self, batch: RolloutBatch, began: float) -> None:
+    async def _learn(self, batch: RolloutBatch, began: float, start: float) -> None:
         """Update the policy in a thread, which is waited for if this is cancelled."""
-        update = asyncio.ensure_future(asyncio.to_thread(self._update, batch, began))
+        update = asyncio.ensure_future(asyncio.to_thread(self._update, batch, began, start))
         try:
             await asyncio.shield(update)
         except asyncio.CancelledError:
@@ -674,7 +574,7 @@ class LLMTrainer:
             update.result()
             raise
 
-    def _update(self, batch: RolloutBatch, began: float) -> None:
+    def _update(self, batch: RolloutBatch, began: float, start: float) -> None:
         answered = time.monotonic()
         before = self.learner.updates
         found: RolloutBatch | TokenBatch = batch
@@ -690,9 +590,7 @@ class LLMTrainer:
         if batch.lease_seconds is not None:
             self._leased.append(batch)
         now = time.monotonic()
-        self._seconds += now - began
         sums = {name: int(batch[name].sum()) for name in ("turns", "drawn", "reused", "computed")}
-        self.turns += sums["turns"]
         lags = np.asarray(batch.lag_oldest)
         row: Row = {
             "step": self.learner.updates,
@@ -706,23 +604,12 @@ class LLMTrainer:
             "kv_reuse_rate": sums["reused"] / max(1, sums["reused"] + sums["computed"]),
             "answer_seconds": answered - began,
             "learner_seconds": now - answered,
-            "seconds": self._seconds,
+            "seconds": now - start,
             "groups": [int(one) for one in batch.group_ids],
             "rewards": [float(one) for one in batch["reward"]],
             "lengths": [int(one) for one in batch["turns"]],
         }
-        self.history.append(row)
-        self._tell("update", row)
-
-    async def _between(self) -> None:
-        """Evaluate and save when it is time."""
-        config, step = self.config, self.learner.updates
-        if config.evaluate_every and (step % config.evaluate_every == 0 or self.is_over):
-            began = time.monotonic()
-            await self.evaluate()
-            self._seconds += time.monotonic() - began
-        if step % config.save_every == 0:
-            self._save_rest()
+        self._note("update", row)
 
     def _save_rest(self) -> None:
         """Write a checkpoint, unless the last one has all updates; then acknowledge batches."""
@@ -730,43 +617,30 @@ class LLMTrainer:
             return
         if self._saved_at != self.learner.updates:
             self.save()
-            self._saved_at = self.learner.updates
         leased, self._leased = self._leased, []
         for batch in leased:
             with contextlib.suppress(EchoicError):
                 batch.ack()
 
+    def _place(self, path: Place | None) -> Path:
+        if path is None and self._saved is None:
+            raise ArgumentError("expected a path, or config.dir")
+        return Path(path or self._saved or "")
+
     def _replay_file(self, place: Path) -> Path:
         return place.with_name(f"{place.name}.replay-{self.learner.updates}")
 
-    def resume(self) -> None:
-        """Load the checkpoint in ``config.dir``, and the history up to it.
-
-        Raises:
-            FileNotFoundError: If there is none.
-            CheckpointError: If it is damaged, or of another model or other settings.
-        """
-        if self._dir is None or self._saved is None:
-            raise ArgumentError("there is nothing to resume without config.dir")
-        self.load(self._saved)
-        step = self._saved_at = self.learner.updates
-        self._is_begun = True
-        self.history, self.evaluations = [], []
-        lines = self._dir / "metrics.jsonl"
-        if lines.exists():
-            for line in lines.read_text(encoding="utf-8").splitlines():
-                # A kill may leave half a line.
-                with contextlib.suppress(ValueError, KeyError, TypeError):
-                    row = json.loads(line)
-                    rows = self.history if row.pop("kind") == "update" else self.evaluations
-                    if row["step"] <= step:
-                        rows.append({n: math.nan if one is None else one for n, one in row.items()})
-        if self.history:
-            self._seconds = self.history[-1]["seconds"]
-            self.turns = int(sum(row["turns"] for row in self.history))
+    def _read_history(self, file: Path) -> None:
+        for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+            # A kill may leave half a line.
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                row = {n: math.nan if one is None else one for n, one in json.loads(line).items()}
+                rows = self.history if row.pop("kind") == "update" else self.evaluations
+                if row["step"] <= self.learner.updates:
+                    rows.append(row)
 
     def _show(self, stack: contextlib.AsyncExitStack) -> None:
-        """Open the files of measurements, and the live view."""
+        """Have measurements written to files, and printed."""
         if self._dir is not None:
             settings: Any = SimpleNamespace(
                 results_dir=str(self._dir),
@@ -775,25 +649,43 @@ class LLMTrainer:
                 progress=False,
                 wandb_project=None,
             )
-            at = self.learner.updates
-            records = Records(settings, goes_on_at=at if self.history else None)
+            records = Records(settings, goes_on_at=self.learner.updates if self.history else None)
             stack.callback(records.close)
-
-            def write(kind: str, row: Row) -> None:
-                numbers = {n: one for n, one in row.items() if not isinstance(one, list)}
-                records.add(kind, numbers.pop("step"), numbers)
-
-            self.listeners.append(write)
+            self.listeners.append(lambda kind, row: records.add(kind, row["step"], _numbers(row)))
         if self.config.progress:
-            from echoic.agents.llm.view import View
+            self.listeners.append(self._print)
 
-            name = f"{self._name or type(self._model).__name__}, {self.task.name}"
-            view = stack.enter_context(View(name, self.config.steps, self.history))
-            self.listeners.append(view.show)
+    def _print(self, kind: str, row: Row) -> None:
+        """Show an update or an evaluation, with the curve of the last rewards."""
+        if kind == "evaluation":
+            text = f"success {row['success_rate']:.2f}, reward {row['avg_reward']:.2f}"
+            text = f"held out, after update {row['step']}: {text}"
+        else:
+            numbers = ", ".join(f"{n.replace('_', ' ')} {row[n]:.3g}" for n in _SHOWN)
+            drawn = curve([one["reward"] for one in self.history])
+            text = f"update {row['step']}: {numbers}, {row['seconds']:.0f} s  {drawn}"
+        sys.stderr.write(f"{text}\n")
 
-    def _tell(self, kind: str, row: Row) -> None:
+    def _note(self, kind: str, row: Row) -> None:
+        (self.history if kind == "update" else self.evaluations).append(row)
         for call in self.listeners:
             call(kind, row)
+
+
+def _numbers(row: Row) -> dict[str, float]:
+    """Return what of a row is kept in files."""
+    return {n: one for n, one in row.items() if n != "step" and not isinstance(one, list)}
+
+
+def curve(values: list[float]) -> str:
+    """Draw the last values as blocks, from the lowest to the highest of them.
+
+    >>> curve([0.0, 0.5, 1.0])
+    '▁▄█'
+    """
+    values = values[-_WIDTH:]
+    low, high = min(values), max(values)
+    return "".join("▁▂▃▄▅▆▇█"[int(7 * (one - low) / ((high - low) or 1))] for one in values)
 
 
 # Answers that are compared, the learning rate of adapters, and the lists of metrics with what they
@@ -815,12 +707,13 @@ _METRICS = {
 }
 
 
-class AgentTrainer:
+class AgentTrainer(LLMTrainer):
     """Trains a language model as :class:`~echoic.agents.training.EchoRLTrainer` is used.
 
     Episodes side by side are ``num_actors``: groups of 8. Steps are turns of episodes. It learns
-    adapters by GRPO, with plans and surprise replay unless ``use_plans`` and ``replay`` say
-    otherwise; what belongs to networks of vectors, such as ``algorithm``, has no effect.
+    adapters by GRPO in lock-step, with plans and surprise replay unless ``use_plans`` and
+    ``replay`` say otherwise; what belongs to networks of vectors, such as ``algorithm``, has no
+    effect.
 
     Args:
         config: Settings; ``backbone`` is the model, and ``env_name`` a task or an environment.
@@ -829,111 +722,91 @@ class AgentTrainer:
     """
 
     def __init__(
-        self, config: TrainingConfig, metrics: TrainingMetrics, *, resume: Resume = False
+        self, config: TrainingConfig, metrics: TrainingMetrics, *, resume: bool | Place = False
     ) -> None:
-        self._config, self._metrics = config, metrics
+        self._settings, self._metrics = config, metrics
         if config.replay == "uniform":
             raise ArgumentError('replay="uniform" is of vectors: expected "surprise" or "none"')
         groups = max(1, config.num_actors // _GROUP)
-        turns = groups * _GROUP
+        # Turns of an update.
+        turns = groups * _GROUP * _EACH
         settings = LLMConfig(
-            steps=max(1, config.total_timesteps),
+            steps=config.total_timesteps,
             prompts_per_step=groups,
             answers_per_prompt=min(_GROUP, max(2, config.num_actors)),
             learner=GRPOConfig(learning_rate=_RATE, lora=LoRAConfig(rank=8, alpha=16.0)),
             plans=config.planning_config if config.use_plans else None,
             plan_state_dim=config.state_dim,
-            replay=0 if config.replay == "none" else max(1, config.batch_size // (turns * _EACH)),
+            replay=0 if config.replay == "none" else max(1, config.batch_size // turns),
             replay_config=config.replay_config,
             dir=config.checkpoint_dir,
-            save_every=max(1, config.save_frequency // (turns * _EACH)),
-            evaluate_every=max(1, config.evaluation_frequency // (turns * _EACH)),
+            save_every=max(1, config.save_frequency // turns),
+            evaluate_every=max(1, config.evaluation_frequency // turns),
             evaluate_prompts=config.evaluation_episodes,
             evaluate_temperature=0.0 if config.evaluation_greedy else 1.0,
-            max_turns_total=config.total_timesteps,
             seed=config.seed or 0,
         )
         task = {**config.env_config}
         if config.max_episode_steps < _TURNS:
             task["max_turns"] = config.max_episode_steps
-        self.trainer = LLMTrainer(
-            config.backbone,
-            (config.env_name, task),
-            settings,
-            device=config.device,
-            resume=resume is True,
-        )
+        named, go_on = (config.env_name, task), resume is True
+        super().__init__(config.backbone, named, settings, device=config.device, resume=go_on)
         if not isinstance(resume, bool):
-            self.trainer.load(resume)
-        self._fill()
+            self.resume(resume)
 
-    async def train(self) -> None:
+    @property
+    def is_over(self) -> bool:
+        """Whether ``total_timesteps`` turns are made."""
+        return super().is_over or self._metrics.total_timesteps >= self._settings.total_timesteps
+
+    async def train(self) -> list[Row]:
         """Train for ``total_timesteps`` turns, or until ``early_stop_success`` is reached."""
-        config, at = self._config, self._metrics.total_timesteps
-        records = Records(config, goes_on_at=at if self.trainer.history else None)
+        metrics = self._metrics
+        at = metrics.total_timesteps if self.history else None
+        records = Records(self._settings, goes_on_at=at)
 
         def write(kind: str, row: Row) -> None:
-            numbers = {n: one for n, one in row.items() if not isinstance(one, list)}
-            records.add(kind, self._metrics.total_timesteps, numbers)
+            records.add(kind, metrics.total_timesteps, _numbers(row))
 
-        self.trainer.listeners = [self._note, write]
-        try:
-            await self.trainer.train()
-        finally:
-            records.close()
+        self.listeners = [self._measure, write]
+        with contextlib.closing(records):
+            return await super().train()
 
-    def save(self, path: str | os.PathLike[str] | None = None) -> Path:
-        """Write a checkpoint, by default the one of ``checkpoint_dir``; return its place."""
-        return self.trainer.save(path)
-
-    def resume(self, path: str | os.PathLike[str] | None = None) -> int:
+    def resume(self, path: Place | None = None) -> int:
         """Continue from a checkpoint; return the turns that it has learned from."""
-        if path is None:
-            self.trainer.resume()
-        else:
-            self.trainer.load(path)
-        self._fill()
+        super().resume(path)
+        # The measurements before it; of one step, those of the update come first.
+        for row in sorted(self.history + self.evaluations, key=lambda row: float(row["step"])):
+            self._measure("update" if "turns" in row else "evaluation", row)
         return self._metrics.total_timesteps
 
     def policy(self, *, greedy: bool = False) -> TalkPolicy:
         """Return a copy of the model that acts in episodes."""
-        return TalkPolicy(self.trainer, greedy=greedy)
+        return TalkPolicy(self, greedy=greedy)
 
     def close(self) -> None:
         """End the run after the current update."""
-        self.trainer.stop()
-        self.trainer.task.close()
+        self.stop()
+        self.task.close()
 
-    def _fill(self) -> None:
-        """Take over what was measured before."""
-        rows = [(row["step"], "update", row) for row in self.trainer.history]
-        rows += [(row["step"] + 0.5, "evaluation", row) for row in self.trainer.evaluations]
-        for _, kind, row in sorted(rows, key=lambda one: one[0]):
-            self._note(kind, row)
-
-    def _note(self, kind: str, row: Row) -> None:
+    def _measure(self, kind: str, row: Row) -> None:
         metrics = self._metrics
         if kind == "evaluation":
-            found = {**row, "step": metrics.total_timesteps}
             for name, values in metrics.history.items():
-                values.append(found.get(name))
-            most = self._config.early_stop_success
+                values.append(metrics.total_timesteps if name == "step" else row.get(name))
+            most = self._settings.early_stop_success
             if most is not None and row["success_rate"] >= most:
-                self.trainer.stop()
+                self.stop()
             return
         for name, key in _METRICS.items():
             getattr(metrics, name).append(row.get(key, math.nan))
         metrics.episode_rewards += row.get("rewards", [])
         metrics.episode_lengths += row.get("lengths", [])
         metrics.total_timesteps += int(row["turns"])
-        settings = self.trainer.config
-        metrics.total_episodes += settings.prompts_per_step * settings.answers_per_prompt
+        metrics.total_episodes += self.config.prompts_per_step * self.config.answers_per_prompt
         metrics.training_time = row["seconds"]
         metrics.execution_metrics = {
             "updates": row["step"],
-            "version": row["step"],
-            "lag_mean": row["lag_mean"],
-            "restarts": self.trainer.restarts,
             "steps_per_second": metrics.total_timesteps / max(row["seconds"], 1e-9),
         }
 
@@ -947,12 +820,13 @@ class TalkPolicy:
     """
 
     def __init__(self, trainer: LLMTrainer, *, greedy: bool = False) -> None:
-        how = trainer._how
-        self._limit, self._tokenizer = how.limit, trainer.tokenizer
-        self._sampling = replace(how.sampling, temperature=0.0) if greedy else how.sampling
-        how = replace(how, plans=copy.deepcopy(how.plans))
-        self._plans, self._greedy = how.plans, greedy
-        self.engine, _ = engine_of(how, trainer._copy(), trainer.learner.device)
+        actor = trainer._actor()
+        actor = replace(actor, plans=copy.deepcopy(actor.plans))
+        self._actor = actor.with_engine(trainer._copy(), trainer.learner.device)
+        self._temperature = 0.0 if greedy else None
+        self.engine = self._actor.engine
+        #: Ends the engine.
+        self.aclose = self.engine.aclose
 
     def begin(self, instructions: str, seed: int) -> None:
         """Start an episode."""
@@ -961,41 +835,15 @@ class TalkPolicy:
 
     async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> Decision:
         """Answer an observation with a command; forget earlier ones where there is no room."""
-        commands = info["commands"]
-        shown = show_commands(commands) if commands else ""
-        text = f"{observation['text']}\n\n{shown}".strip()
-        talk = self._talk
+        commands, talk = info["commands"], self._talk
+        text = show(observation["text"], commands)
         if talk is not None:
             talk.say("user", text)
         if talk is None or talk.full:
-            plans, seed = self._plans, self._seed
-            talk = self._talk = Conversation(
-                self.engine,
-                self._tokenizer,
-                self._sampling,
-                seed=seed,
-                limit=self._limit,
-                plans=None if plans is None else plans.begin(seed, greedy=self._greedy),
-            )
-            how = "\nAnswer with one of the commands." if commands else ""
-            talk.say("system", f"{self._instructions}{how}".strip())
+            talk = self._talk = self._actor.talk(self._seed, temperature=self._temperature)
+            talk.say("system", instruct(self._instructions, commands))
             talk.say("user", text)
         answer = await talk.answer()
         turn = talk.turns[-1]
         usage = Usage(len(talk.tokens) - turn.drawn, turn.reused, turn.drawn, requests=1)
         return Decision(read_command(answer.text, commands), answer.text, usage)
-
-    async def aclose(self) -> None:
-        """End the engine."""
-        await self.engine.aclose()
-
-
-def _return(batch: RolloutBatch) -> None:
-    """Return a batch that came when it was not waited for any more."""
-    with contextlib.suppress(EchoicError):
-        if not batch.is_over:
-            batch.nack()
-
-
-def _unchanged(_module: Any) -> None:
-    """Load no weights: the engine runs the module that was trained."""

@@ -33,7 +33,7 @@ class VerifiersTask(Task):
     """An environment of verifiers 0.4 with one agent that is trained.
 
     One of five tasks of its taskset is held out, by a hash of its key. A reward of 1 and more is a
-    success; metrics of the environment are details. An episode whose next turn does not fit the
+    success. An episode whose next turn does not fit the
     conversation has a reward of 0. One fails if a prompt does not continue what was drawn before,
     as with agents that shorten their history.
 
@@ -79,12 +79,12 @@ class VerifiersTask(Task):
         episode = self._episode(prompt, talk, asyncio.get_running_loop())
         trace = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(episode, loop))
         if trace is None:
-            return Outcome(0.0, False, {"turns": float(len(talk.turns)), "full": 1.0})
+            return Outcome(0.0, False)
         reward = scored(trace)
         if not talk.turns:
             raise CollectorError(f"an episode of {self.name!r} asked the model for nothing")
         talk.reward(reward)
-        return Outcome(reward, reward >= 1, {"turns": float(len(talk.turns)), **trace.metrics})
+        return Outcome(reward, reward >= 1)
 
     def close(self) -> None:
         """End what the environment serves; waits up to 30 s."""
