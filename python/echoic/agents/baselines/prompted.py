@@ -22,7 +22,6 @@ Answers of models are read leniently, and never replaced by a random or default 
 
 from __future__ import annotations
 
-import asyncio
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -33,7 +32,7 @@ from echoic.agents import _checks
 from echoic.agents.backbones.base import Message
 from echoic.agents.baselines.base import Method
 from echoic.agents.environments.base import read_settings
-from echoic.agents.episodes import Decision, Usage, used_by
+from echoic.agents.episodes import Decision, Usage, all_of
 from echoic.errors import ArgumentError, BackboneError
 
 if TYPE_CHECKING:
@@ -173,7 +172,8 @@ class _Prompting:
         try:
             answer = await call
         except BackboneError as error:
-            self.spent += used_by(error)
+            if isinstance(error.usage, Usage):
+                self.spent += error.usage
             raise
         self.spent += answer.usage
         return answer
@@ -433,14 +433,14 @@ class TreeOfThoughtsPolicy(_Prompting):
         kept: list[Path] = [()]
         best: Path = ()
         for level in range(1, self._config.depth + 1):
-            proposed = await _all([self._propose(path) for path in kept])
+            proposed = await all_of([self._propose(path) for path in kept])
             made = [(*path, one) for path, some in zip(kept, proposed, strict=True) for one in some]
             if not made:
                 break
             self.nodes += len(made)
             self.leaves += len(made) if level == self._config.depth else 0
             # One needs no comparison.
-            worth = await _all([self._value(one) for one in made]) if len(made) > 1 else [1]
+            worth = await all_of([self._value(one) for one in made]) if len(made) > 1 else [1]
             # The first proposal of equal ones.
             order = sorted(range(len(made)), key=lambda index: -worth[index])
             best = made[order[0]]
@@ -497,13 +497,3 @@ class TreeOfThoughts(_Prompted):
 
 def _numbered(path: Path) -> str:
     return "\n".join(f"{number}. {thought}" for number, thought in enumerate(path, 1))
-
-
-async def _all(work: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Await all results, in order. If one fails, the others are stopped."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()

@@ -20,7 +20,7 @@ from echoic._json import finite
 from echoic.agents.backbones.base import Message
 from echoic.agents.backbones.smollm2 import check_name
 from echoic.agents.baselines.base import Method
-from echoic.agents.episodes import Usage, used_by
+from echoic.agents.episodes import Usage
 from echoic.agents.training.config import TrainingConfig
 from echoic.agents.training.rewards import PreferenceReward
 from echoic.agents.training.trainer import EchoRLTrainer
@@ -284,7 +284,8 @@ class RLAIF(TrainedMethod):
                 if (found := judgement_of(said.text)) is not None:
                     return found
         except BackboneError as error:
-            self.usage += used_by(error)
+            if isinstance(error.usage, Usage):
+                self.usage += error.usage
             raise
         else:
             self.unclear += 1

@@ -6,6 +6,7 @@ carry a short hash of all settings that they depend on: rows of other settings a
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -41,9 +42,6 @@ NO_BACKBONE = "-"
 class BenchmarkConfig:
     """Settings of a benchmark.
 
-    Names may be registered after the settings are made: unknown ones fail when
-    :class:`~echoic.agents.evaluation.EchoRLBenchmark` is made from them.
-
     Attributes:
         tasks: Names of environments.
         task_configs: Their settings, by name.
@@ -57,16 +55,14 @@ class BenchmarkConfig:
         echo_rl_configs: ``total_timesteps``, the steps of the environment that *every* method that
             trains may take; the rest are settings of ``"echo-rl"``.
         output_dir: Folder of rows, report and checkpoints. A second run does what is missing there.
-        save_detailed_results: Whether the steps of the first episodes of each cell are kept.
-        generate_plots: Whether the report has pictures; they need matplotlib.
+        save_detailed_results: Whether rows of the first two episodes of a cell have their steps.
+        generate_plots: Whether the report has a picture, which needs matplotlib.
         generate_report: Whether there is a report, in Markdown.
         baseline_configs: Settings of the other methods, by name.
         evaluation_task_configs: Settings that differ in evaluation from those in training, by task:
             for data sets with a part of their own for that.
         reference: The method that the others are compared with.
-        seed: The first of the seeds.
         parallel_episodes: Most episodes of a cell that run side by side.
-        detailed_episodes: Episodes of each cell of which the steps are kept.
         success_threshold: The success rate to which steps are counted.
         environment_timeout: Seconds that a step of an environment may take. Environments of
             evaluations then run in processes of their own; one that takes longer is killed, and its
@@ -102,9 +98,7 @@ class BenchmarkConfig:
     baseline_configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     evaluation_task_configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     reference: str = ECHO_RL
-    seed: int = 0
     parallel_episodes: int = 1
-    detailed_episodes: int = 2
     success_threshold: float = 0.8
     environment_timeout: float | None = None
     worker_imports: tuple[str, ...] = ()
@@ -114,8 +108,6 @@ class BenchmarkConfig:
         _checks.whole(self, "num_episodes", most=MOST_EPISODES)
         _checks.whole(self, "max_steps_per_episode", most=1_000_000_000)
         _checks.whole(self, "parallel_episodes", most=1024)
-        _checks.whole(self, "detailed_episodes", least=0, most=MOST_EPISODES)
-        _checks.whole(self, "seed", least=0, most=MOST_SEEDS - self.num_seeds)
         _checks.whole(self, "training_steps")
         _checks.number(self, "evaluation_timeout", above=0)
         if self.environment_timeout is not None:
@@ -153,11 +145,6 @@ class BenchmarkConfig:
         learned = "reward" in self.baseline_configs.get("ppo-rlhf", {})
         return "ppo" if method == "ppo-rlhf" and not learned else method
 
-    @property
-    def seeds(self) -> range:
-        """The seeds of training."""
-        return range(self.seed, self.seed + self.num_seeds)
-
     def settings_of(self, method: str) -> dict[str, Any]:
         """Return the settings of a method, without the number of steps."""
         own = self.echo_rl_configs if method == ECHO_RL else self.baseline_configs.get(method, {})
@@ -181,19 +168,12 @@ class CellName:
     backbone: str
     seed: int
     settings: str  # a hash of all that its rows depend on
-    model: str = NO_BACKBONE  # what the backbone's name means here
-    missing: str | None = None  # the error of a package that the method misses
+    model: str  # what the backbone's name means here
 
     @property
     def id(self) -> str:
         """The beginning of its rows' ids."""
         return f"{self.task}/{self.method}/{self.backbone}/{self.seed}/{self.settings}"
-
-    @property
-    def labels(self) -> dict[str, Any]:
-        """The entries that its rows share."""
-        names = ("task", "provenance", "method", "backbone", "model", "seed", "settings")
-        return {name: getattr(self, name) for name in names}
 
     def folder(self, root: Path) -> Path:
         """Return the folder of its checkpoints."""
@@ -208,11 +188,9 @@ def cells_of(config: BenchmarkConfig) -> Iterator[CellName]:
         own = [one.get(task, {}) for one in (config.task_configs, config.evaluation_task_configs)]
         provenance = provenance_of(task, {**own[0], **own[1]})
         for method in config.methods:
-            needs_backbone, missing = False, None
-            try:
+            needs_backbone = False
+            with contextlib.suppress(ImportError):  # its cells are skipped
                 needs_backbone = bool(getattr(maker_of(method), "needs_backbone", False))
-            except ImportError as error:
-                missing = f"{type(error).__name__}: {error}"
             method_settings = config.settings_of(method)
             # A method may train a language model.
             trained = method_settings.get("backbone", "mlp")
@@ -232,10 +210,10 @@ def cells_of(config: BenchmarkConfig) -> Iterator[CellName]:
                     **({"backbone": target} if target.moved else {}),
                 }
                 names = (task, provenance, method, backbone)
-                cells.append((names, _hash(settings), target.model, missing))
-    for seed in config.seeds:
-        for names, settings_hash, model, missing in cells:
-            yield CellName(*names, seed, settings_hash, model, missing)
+                cells.append((names, _hash(settings), target.model))
+    for seed in range(config.num_seeds):
+        for names, settings_hash, model in cells:
+            yield CellName(*names, seed, settings_hash, model)
 
 
 def _hash(settings: dict[str, Any]) -> str:
