@@ -172,9 +172,9 @@ def test_one_failure_stops_the_search():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"breadth": 0}, "breadth must be at least 1, not 0"),
+        ({"breadth": 0}, "breadth must be from 1 to 100, not 0"),
         ({"beam": 0}, "beam must be at least 1, not 0"),
-        ({"breadth": 10, "depth": 4}, "can make more than max_nodes, which is 1000"),
+        ({"breadth": 10, "depth": 4}, "can make more than 1000 thoughts of a level"),
         ({"width": 3}, "TreeOfThoughtsConfig has no setting 'width'"),
     ],
 )
@@ -184,8 +184,8 @@ def test_settings_are_checked(settings, message):
 
 
 def test_a_beam_makes_deep_trees_small_enough():
-    settings = {"breadth": 10, "depth": 20, "beam": 2, "max_nodes": 10 + 19 * 20}
+    settings = {"breadth": 10, "depth": 20, "beam": 100}
     method_of("tot", Cell("x", backbone=Scripted(solver), settings=settings))
-    settings["max_nodes"] -= 1
-    with pytest.raises(ArgumentError, match="more than max_nodes, which is 389"):
+    settings["beam"] += 1
+    with pytest.raises(ArgumentError, match="more than 1000 thoughts of a level"):
         method_of("tot", Cell("x", backbone=Scripted(solver), settings=settings))

@@ -1,7 +1,4 @@
-"""The interface of a benchmark's methods, which may train and then act, and their registry.
-
-A method is made for one cell of the benchmark: a task, a backbone where it needs one, and a seed.
-"""
+"""The interface of a benchmark's methods, which may train and then act, and their registry."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ __all__ = ["Cell", "Method", "maker_of", "method_names", "method_of", "register_
 
 @dataclass(frozen=True)
 class Cell:
-    """The setting of a method."""
+    """What a method is made for."""
 
     task: str  # the name of an environment
     task_config: Mapping[str, Any] = field(default_factory=dict)
@@ -85,8 +82,8 @@ _USERS: dict[str, Callable[[Cell], Method]] = {}
 def register_method(name: str, make: Callable[[Cell], Method]) -> None:
     """Register a method under a name; the latest of a name counts.
 
-    ``make`` is usually the class. A function may have the attributes ``needs_backbone``,
-    ``needs_commands`` and ``trains``; without, they are False.
+    ``make`` is usually the class. The attributes ``needs_backbone``, ``needs_commands`` and
+    ``trains`` of a function are False if it has none.
     """
     if not name or not callable(make):
         raise ArgumentError("a method needs a name and a function that makes it")
@@ -99,20 +96,14 @@ def method_names() -> tuple[str, ...]:
 
 
 def maker_of(name: str) -> Callable[[Cell], Method]:
-    """Return what makes the method of a name: its class, for ours.
-
-    Raises:
-        ArgumentError: If there is no such name; the message lists the known ones.
-    """
+    """Return what makes the method of a name: its class, for ours."""
     if name in _USERS:
         return _USERS[name]
     if name not in _OURS:
         raise ArgumentError(f"there is no method {name!r}; there are {', '.join(method_names())}")
     module, class_name = _OURS[name]
-    made: Callable[[Cell], Method] = getattr(
-        importlib.import_module(f"echoic.agents.baselines.{module}"), class_name
-    )
-    return made
+    found = importlib.import_module(f"echoic.agents.baselines.{module}")
+    return getattr(found, class_name)  # type: ignore[no-any-return]
 
 
 def method_of(name: str, cell: Cell) -> Method:
