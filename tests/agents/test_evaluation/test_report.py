@@ -12,7 +12,7 @@ from echoic.agents.evaluation import report
 
 def test_foreign_text_is_no_markdown():
     rows = [{"a": "![x](http://evil) `c` *b* _i_ | \\ <b>"}]
-    _, table = report._table("Title", [("a", "a", "")], rows)
+    _, table = report._table("Title", ["a"], rows)
     assert r"\!\[x\](http://evil) \`c\` \*b\* \_i\_ \| \\ &lt;b&gt;" in table
 
 

@@ -24,64 +24,35 @@ time-outs and episodes that a limit ended are failures.
 - Intervals of 95 %: success rates of methods that do not train have Wilson's, over episodes; all \
 others are an expanded bootstrap's, over runs for methods that train and else over episodes. Fewer \
 than five values, or equal ones, have no interval.
-- Tokens and costs are those of acting; '-' is what is not known, or what a method does not have.
-- Tokens per second are those read or written by the seconds of the episodes; 'new' leaves out \
-those from a cache.
+- Tokens and costs (US dollars) are those of acting; '-' is what is not known, or not there.
+- Tokens per second are those read or written by the seconds of the episodes; 'computed' leaves \
+out those from a cache.
 - Comparisons are of success rates, in pairs; p of a permutation test, corrected for all of them \
 together (Holm). With few pairs, no p can be below the least.
 - A line's numbers are of the rows of `rows.jsonl` with its task, method, backbone and settings."""
-# The columns of each table: title, field, and form of a number.
-_ARM = (("task", "provenance", ""), ("method", "method", ""), ("backbone", "backbone", ""))
+# The fields that are columns of each table.
 _RESULTS = (
-    *_ARM,
-    ("model", "model", ""),
-    ("settings", "settings", ""),
-    ("seeds", "runs", "d"),
-    ("episodes", "episodes", ",d"),
-    ("success@1", "success_rate", ".1%"),
-    ("reward", "avg_reward", ".3f"),
-    ("errors", "errors", "d"),
-    ("time-outs", "timeouts", "d"),
+    *("provenance", "method", "backbone", "model", "settings", "runs", "episodes"),
+    *("success_rate", "avg_reward", "errors", "timeouts"),
 )
 _TOOK = (
-    *_ARM,
-    ("tokens/episode", "tokens", ",.0f"),
-    ("tokens/s", "tokens_per_second", ",.0f"),
-    ("new tokens/s", "computed_tokens_per_second", ",.0f"),
-    ("cost ($)", "cost", ",.4f"),
-    ("cost/success ($)", "cost_per_success", ",.4f"),
-    ("training steps", "trained_steps", ",d"),
-    ("steps to threshold", "threshold", ""),
+    *("provenance", "method", "backbone", "tokens", "tokens_per_second"),
+    *("computed_tokens_per_second", "cost", "cost_per_success", "trained_steps", "to_threshold"),
 )
-_OVERALL = (
-    ("arm", "arm", ""),
-    ("tasks", "tasks", ""),
-    ("runs", "runs", "d"),
-    ("IQM of success", "iqm", ".1%"),
-    ("mean of success", "mean", ".1%"),
-)
+_OVERALL = ("arm", "tasks", "runs", "iqm", "mean")
 _COMPARED = (
-    ("task", "provenance", ""),
-    ("reference", "reference", ""),
-    ("other", "other", ""),
-    ("difference", "difference", ".1%"),
-    ("pairs", "pairs", "d"),
-    ("of", "unit", ""),
-    ("p", "p", ".4f"),
-    ("corrected", "p_corrected", ".4f"),
-    ("least p", "least", ".4f"),
+    *("provenance", "reference", "other", "difference", "pairs", "unit", "p", "p_corrected"),
+    "least_p",
 )
-_WITHOUT = (
-    ("", "status", ""), *_ARM, ("reason", "reason", ""), ("cells", "cells", "d"),
-)  # fmt: skip
-# The field that has a number's interval.
-_INTERVALS = {
+_REASONS = ("status", "provenance", "method", "backbone", "reason")
+# The fields that are shares, each with that of its interval.
+_SHARES = {
     "success_rate": "success_interval",
-    "avg_reward": "reward_interval",
     "iqm": "iqm_interval",
     "mean": "mean_interval",
     "difference": "interval",
 }
+_INTERVALS = {**_SHARES, "avg_reward": "reward_interval"}
 
 
 def write_report(result: BenchmarkResult, root: Path) -> None:
@@ -97,17 +68,17 @@ def write_report(result: BenchmarkResult, root: Path) -> None:
             pictures = [f"![{alt}](plots/{path.name})"]
             result.files["success"] = str(path)
     arms = [
-        {**vars(one), "runs": len(one.seeds), "threshold": _reached(one.steps_to_threshold)}
+        {**vars(one), "runs": len(one.seeds), "to_threshold": _reached(one.steps_to_threshold)}
         for one in result.tasks
     ]
     overall = [
         {"arm": arm, **one, "tasks": ", ".join(one["tasks"])} for arm, one in result.overall.items()
     ]
-    names = ("status", "provenance", "method", "backbone", "reason")
-    without = Counter(
-        tuple(row[name] for name in names)
+    reasons = Counter(
+        tuple(row[name] for name in _REASONS)
         for row in (*result.skipped, *result.failed, *result.not_applicable)
     )
+    without = [{**dict(zip(_REASONS, key, strict=True)), "cells": n} for key, n in reasons.items()]
     page = [
         "# Benchmark",
         f"{config['num_seeds']} seeds, {config['num_episodes']} episodes each.",
@@ -117,11 +88,7 @@ def write_report(result: BenchmarkResult, root: Path) -> None:
         *_table("Over tasks", _OVERALL, overall),
         *_table("Comparisons", _COMPARED, map(vars, result.significance_tests)),
         *pictures,
-        *_table(
-            "Without a result",
-            _WITHOUT,
-            [{**dict(zip(names, key, strict=True)), "cells": n} for key, n in without.items()],
-        ),
+        *_table("Without a result", (*_REASONS, "cells"), without),
     ]
     path = root / "benchmark_report.md"
     path.write_text("\n\n".join(page) + "\n", encoding="utf-8", errors="backslashreplace")
@@ -146,24 +113,23 @@ def _draw(result: BenchmarkResult, folder: Path) -> Path:
     return folder / "success.png"
 
 
-def _table(
-    title: str, columns: Sequence[tuple[str, str, str]], rows: Iterable[Mapping[str, Any]]
-) -> list[str]:
+def _table(title: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Write a section with a table; none without rows."""
-    lines = [[_show(row, name, form) for _, name, form in columns] for row in rows]
+    lines = [[_show(row, name) for name in columns] for row in rows]
     if not lines:
         return []
-    lines = [[one for one, _, _ in columns], ["---"] * len(columns), *lines]
+    lines = [[name.replace("_", " ") for name in columns], ["---"] * len(columns), *lines]
     return [f"## {title}", "\n".join("| " + " | ".join(line) + " |" for line in lines)]
 
 
-def _show(row: Mapping[str, Any], name: str, form: str) -> str:
+def _show(row: Mapping[str, Any], name: str) -> str:
     value, ends = row[name], row.get(_INTERVALS.get(name, ""))
-    if value is None:
-        return "-"
     if isinstance(value, str):
         plain = re.sub(r"\s+", " ", value).replace("<", "&lt;").replace(">", "&gt;")
         return re.sub(r"([\\|\[\]!`*_])", r"\\\1", plain)
+    if value is None:
+        return "-"
+    form = ".1%" if name in _SHARES else ",.0f" if abs(value) >= 1000 else ".4g"
     return f"{value:{form}}" + ("" if ends is None else f" ({ends[0]:{form}} … {ends[1]:{form}})")
 
 

@@ -171,7 +171,7 @@ class Comparison:
     interval: Interval
     p: float  # of the permutation test, on its own
     p_corrected: float  # for all comparisons together, after Holm
-    least: float  # the least p that this number of pairs can give
+    least_p: float  # the least p that this number of pairs can give
 
 
 @dataclass
@@ -313,7 +313,7 @@ def _compare(
                 interval=bootstrap_interval([differences]),
                 p=permutation_test(differences),
                 p_corrected=1.0,
-                least=least_p(len(differences)),
+                least_p=least_p(len(differences)),
             )
             result.significance_tests.append(comparison)
     corrected = holm([one.p for one in result.significance_tests])
