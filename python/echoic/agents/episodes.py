@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextvars
 import functools
 import queue
 import threading
@@ -133,8 +132,7 @@ class EnvironmentThread:
         if self._closed:
             raise ClosedError("the thread of this environment is closed")
         answer: concurrent.futures.Future[T] = concurrent.futures.Future()
-        context = contextvars.copy_context()
-        self._calls.put((answer, functools.partial(context.run, function, *args, **named)))
+        self._calls.put((answer, functools.partial(function, *args, **named)))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="environment", daemon=True)
             self._thread.start()
@@ -152,10 +150,12 @@ class EnvironmentThread:
                 continue
             try:
                 answer.set_result(function())
-            except BaseException as error:  # raised by the caller
-                can_be_held = isinstance(error, Exception) and not isinstance(error, StopIteration)
-                text = f"{type(error).__name__}: {error}"
-                answer.set_exception(error if can_be_held else RuntimeError(text))
+            except StopIteration as error:  # which a future can't have
+                answer.set_exception(RuntimeError(f"StopIteration: {error}"))
+            except Exception as error:  # raised by the caller
+                answer.set_exception(error)
+            except BaseException as error:  # which would end the loop
+                answer.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
 
 
 async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -24,16 +24,7 @@ if TYPE_CHECKING:
     from echoic.agents.backbones.base import Backbone
     from echoic.agents.baselines.base import Cell
 
-__all__ = [
-    "ReAct",
-    "ReActConfig",
-    "ReActPolicy",
-    "TreeOfThoughts",
-    "TreeOfThoughtsConfig",
-    "TreeOfThoughtsPolicy",
-    "parse",
-    "read_rating",
-]
+__all__ = ["ReAct", "ReActConfig", "TreeOfThoughts", "TreeOfThoughtsConfig", "parse"]
 
 # Longest observation or answer in a prompt, in characters.
 _LONGEST = 4000
@@ -194,12 +185,7 @@ class ReActConfig:
 
 
 class ReActPolicy(_Policy):
-    """ReAct (Yao et al., 2023, arXiv:2210.03629); ``invalid`` counts answers without a command.
-
-    The first turn, which states tasks, always stays. Beyond ``history`` turns, the older half of
-    the others is dropped at once: until then a prompt continues the one before it, and its keys and
-    values need not be computed again.
-    """
+    """Thinks and acts in turn; ``invalid`` counts answers without a command."""
 
     _config: ReActConfig
 
@@ -227,6 +213,8 @@ class ReActPolicy(_Policy):
             thought, done = await self._say(chat, info)
         said = f"Thought: {thought}\nAction: {done}" if thought else f"Action: {done}"
         self._turns.append((seen, clip(said, _LONGEST)))
+        # Many at once, but for the first, which states tasks: until then a prompt continues the one
+        # before it, whose keys and values need not be computed again.
         if len(self._turns) > config.history:
             kept = config.history // 2 if config.history > 1 else 0
             self._turns = [self._turns[0], *self._turns[len(self._turns) - kept :]]
@@ -262,7 +250,7 @@ class ReActPolicy(_Policy):
 
 
 class ReAct(_Prompted):
-    """Thoughts and actions in turn; settings are :class:`ReActConfig`'s."""
+    """ReAct (Yao et al., 2023, arXiv:2210.03629); settings are :class:`ReActConfig`'s."""
 
     name, config_class, policy_class = "react", ReActConfig, ReActPolicy
 
@@ -341,13 +329,10 @@ Path = tuple[str, ...]
 
 
 class TreeOfThoughtsPolicy(_Policy):
-    """Tree of Thoughts (Yao et al., 2023, arXiv:2305.10601), breadth first.
+    """Searches, breadth first.
 
-    If the environment lists commands, a thought is a command and deeper ones continue it in the
-    model's imagination; the first command of the best path is sent, and the next step searches
-    again. If any text is an action, a thought is a step of a solution, and the model is asked for
-    the answer that follows from the best path. Counted are ``nodes``, the thoughts of an episode,
-    ``leaves``, those at the full depth, and ``unread``, ratings without a number.
+    Counted are ``nodes``, the thoughts of an episode, ``leaves``, those at the full depth, and
+    ``unread``, ratings without a number.
     """
 
     _config: TreeOfThoughtsConfig
@@ -374,7 +359,6 @@ class TreeOfThoughtsPolicy(_Policy):
     async def _search(self) -> Path:
         """Return the best path of the deepest level that has any; empty without proposals."""
         kept: list[Path] = [()]
-        best: Path = ()
         for level in range(1, self._config.depth + 1):
             proposed = await all_of([self._propose(path) for path in kept])
             made = [(*path, one) for path, some in zip(kept, proposed, strict=True) for one in some]
@@ -384,57 +368,55 @@ class TreeOfThoughtsPolicy(_Policy):
             self.leaves += len(made) if level == self._config.depth else 0
             # One needs no comparison.
             worth = await all_of([self._value(one) for one in made]) if len(made) > 1 else [1]
-            # The first proposal of equal ones.
+            # Of equal ones the first proposal is first.
             order = sorted(range(len(made)), key=lambda index: -worth[index])
-            best = made[order[0]]
             kept = [made[index] for index in order[: self._config.beam]]
-        return best
+        return kept[0]
 
     async def _answer(self, path: Path) -> str:
         commands = self._info["commands"]
-        steps = f"\n\nYour steps so far:\n{_numbered(path)}" if path else ""
         kind = "one of the commands, word for word" if commands else "your answer"
-        text = await self._question(f"{steps}\n\nNow say {kind}, and nothing else.", 0.0)
+        question = f"Now say {kind}, and nothing else."
+        text = await self._question("Your steps so far", path, question)
         return (matching(text, commands) if commands else None) or bare(text)
 
     async def _propose(self, path: Path) -> list[str]:
-        config, commands = self._config, self._info["commands"]
+        breadth, commands = self._config.breadth, self._info["commands"]
         what = "commands to do next" if commands else "next steps of a solution"
-        steps = f"\n\nAfter these steps:\n{_numbered(path)}" if path else ""
-        text = await self._question(
-            f"{steps}\n\nPropose {config.breadth} different {what}, one on a line, the best first, "
-            "and nothing else.",
-            config.temperature,
+        question = (
+            f"Propose {breadth} different {what}, one on a line, the best first, and nothing else."
         )
+        heat = self._config.temperature
+        text = await self._question("After these steps", path, question, heat)
         if path or not commands:
-            return lines(text, config.breadth)
+            return lines(text, breadth)
         # The first step is sent to the environment, so it must be a command.
-        real = (
-            matching(one, commands) or (None if restricted(self._info) else one)
-            for one in lines(text, 10 * config.breadth)
-        )
-        return list(dict.fromkeys(one for one in real if one is not None))[: config.breadth]
+        said = (matching(one, commands) or one for one in lines(text, 10 * breadth))
+        real = (one for one in said if one in commands or not restricted(self._info))
+        return list(dict.fromkeys(real))[:breadth]
 
     async def _value(self, path: Path) -> float:
         """Ask how good a path is; the lowest, and counted, if the answer can't be read."""
-        text = await self._question(
-            f"\n\nSomeone plans these steps:\n{_numbered(path)}\n\nHow good is this plan, from 1 "
-            "(useless) to 10 (certain to succeed)? Say the number only.",
-            0.0,
+        question = (
+            "How good is this plan, from 1 (useless) to 10 (certain to succeed)? Say the number "
+            "only."
         )
-        found = read_rating(text)
+        found = read_rating(await self._question("Someone plans these steps", path, question))
         self.unread += found is None
         return found or 0.0
 
-    async def _question(self, question: str, temperature: float) -> str:
-        return await self._ask([Message("user", self._context + question)], temperature)
+    async def _question(self, steps: str, path: Path, question: str, heat: float = 0.0) -> str:
+        listed = "\n".join(f"{number}. {thought}" for number, thought in enumerate(path, 1))
+        parts = [self._context, *([f"{steps}:\n{listed}"] if path else []), question]
+        return await self._ask([Message("user", "\n\n".join(parts))], heat)
 
 
 class TreeOfThoughts(_Prompted):
-    """A search over thoughts; settings are :class:`TreeOfThoughtsConfig`'s."""
+    """Tree of Thoughts (Yao et al., 2023, arXiv:2305.10601).
+
+    If the environment lists commands, a thought is a command and deeper ones continue it in the
+    model's imagination; the first command of the best path is sent. If any text is an action, a
+    thought is a step of a solution, and the model says the answer that follows from the best path.
+    """
 
     name, config_class, policy_class = "tot", TreeOfThoughtsConfig, TreeOfThoughtsPolicy
-
-
-def _numbered(path: Path) -> str:
-    return "\n".join(f"{number}. {thought}" for number, thought in enumerate(path, 1))

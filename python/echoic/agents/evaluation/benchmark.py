@@ -3,10 +3,6 @@
 A cell that can't be run gets a reason and never a number: ``skipped`` if something outside it is
 missing (a key, a package, a file of data), ``not applicable`` if its method can't act in its task,
 ``failed`` if it went wrong.
-
-Training and evaluation do not share seeds of environments: those of evaluations begin at
-:data:`~echoic.agents.evaluation.config.HELD_OUT`, and a method derives its own from the cell's
-seed, below 2^30.
 """
 
 from __future__ import annotations
@@ -77,12 +73,9 @@ class EchoRLBenchmark:
         # By task: whether it lists its commands, or why it can't be made.
         self._tasks: dict[str, bool | Exception] = {}
         known = environment_names()
-        for task in self.config.tasks:
-            # Workers may know more.
-            if task not in known and not self.config.worker_imports:
-                raise ArgumentError(
-                    f"there is no environment {task!r}; there are {', '.join(known)}"
-                )
+        unknown = [] if self.config.worker_imports else set(self.config.tasks).difference(known)
+        for task in unknown:
+            raise ArgumentError(f"there is no environment {task!r}; there are {', '.join(known)}")
         for method in self.config.methods:
             with contextlib.suppress(ImportError):  # its cells are skipped
                 check = getattr(maker_of(method), "check", None)
@@ -136,11 +129,11 @@ class EchoRLBenchmark:
             reason = f"{type(error).__name__}: {error}"
         if reason:
             self._log(f"    {status}: {reason[:500]}")
-        more = {"status": status, "reason": reason[:_LONGEST_ERROR]}
-        before = rows.get(cell.id)
+        done = {"id": cell.id, "kind": "cell", **asdict(cell), "status": "done", "reason": ""}
+        row = {**done, "status": status, "reason": reason[:_LONGEST_ERROR]}
         # A cell that is done gets a row only to replace an earlier one.
-        if (reason or before) and (before is None or {**before, **more} != before):
-            rows.add({"id": cell.id, "kind": "cell", **asdict(cell), **more})
+        if rows.get(cell.id, done) != row:
+            rows.add(row)
 
     async def _run(self, cell: CellName, missing: list[int], rows: Rows) -> None:
         maker = maker_of(cell.method)
@@ -168,7 +161,13 @@ class EchoRLBenchmark:
             )
             stack.push_async_callback(method.aclose)
             if method.trains:
-                await self._train(method, cell, rows)
+                method.cell.folder.mkdir(parents=True, exist_ok=True)
+                measures = dict(await method.train())
+                # A second run only loads the result of the first: its measurements say nothing.
+                if (id_ := f"{cell.id}/training") not in rows:
+                    more = {"steps": self.config.training_steps, "measures": measures}
+                    more["curve"] = list(method.curve)
+                    rows.add({"id": id_, "kind": "training", **asdict(cell), **more})
             await self._evaluate(method, cell, missing, rows)
 
     async def _lists_commands(self, task: str) -> bool:
@@ -203,20 +202,11 @@ class EchoRLBenchmark:
             thread.close()
             raise
 
-    async def _train(self, method: Method, cell: CellName, rows: Rows) -> None:
-        """Train, or resume from the cell's folder; its measurements are a row."""
-        method.cell.folder.mkdir(parents=True, exist_ok=True)
-        measures = dict(await method.train())
-        # A second run only loads the result of the first: its measurements say nothing.
-        if (id_ := f"{cell.id}/training") not in rows:
-            more = {"steps": self.config.training_steps, "measures": measures}
-            more["curve"] = list(method.curve)
-            rows.add({"id": id_, "kind": "training", **asdict(cell), **more})
-
     async def _evaluate(
         self, method: Method, cell: CellName, missing: list[int], rows: Rows
     ) -> None:
-        queue, config = list(reversed(missing)), self.config
+        queue, config, ends = list(reversed(missing)), self.config, list[str]()
+        few = min(_ERRORS, config.num_episodes)
 
         async def work() -> None:
             while queue:
@@ -236,23 +226,23 @@ class EchoRLBenchmark:
                             thread=thread,
                         )
                         ended = episode.ended
+                        ends.append(ended)
                         rows.add(_row(cell, number, episode))
-                        self._check_errors(cell, rows)
+                        # Nothing but errors shows nothing of the method.
+                        if (
+                            len(missing) == config.num_episodes
+                            and ends[few - 1 :]
+                            and set(ends) == {"error"}
+                        ):
+                            raise RuntimeError(
+                                f"all of the first {len(ends)} episodes ended with an error, such "
+                                f"as {episode.error}"
+                            )
                 finally:
                     await _close(policy)
                     await _let_go(environment, thread)
 
         await all_of([work() for _ in range(min(config.parallel_episodes, len(missing)))])
-
-    def _check_errors(self, cell: CellName, rows: Rows) -> None:
-        """End a cell of nothing but errors: they show nothing of the method."""
-        ids = [f"{cell.id}/{number}" for number in range(self.config.num_episodes)]
-        known = [rows[id_] for id_ in ids if id_ in rows]
-        if len(known) >= min(_ERRORS, len(ids)) and all(row["ended"] == "error" for row in known):
-            raise RuntimeError(
-                f"all of the first {len(known)} episodes ended with an error, such as "
-                f"{known[-1]['error']}"
-            )
 
 
 def _row(cell: CellName, number: int, episode: Episode) -> dict[str, Any]:
