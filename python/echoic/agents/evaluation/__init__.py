@@ -4,20 +4,6 @@ from __future__ import annotations
 
 from echoic.agents.evaluation.benchmark import EchoRLBenchmark
 from echoic.agents.evaluation.config import BenchmarkConfig
-from echoic.agents.evaluation.results import (
-    BenchmarkResult,
-    Comparison,
-    Rows,
-    TaskResult,
-    read_rows,
-)
+from echoic.agents.evaluation.results import BenchmarkResult, TaskResult, read_rows
 
-__all__ = [
-    "BenchmarkConfig",
-    "BenchmarkResult",
-    "Comparison",
-    "EchoRLBenchmark",
-    "Rows",
-    "TaskResult",
-    "read_rows",
-]
+__all__ = ["BenchmarkConfig", "BenchmarkResult", "EchoRLBenchmark", "TaskResult", "read_rows"]

@@ -206,7 +206,7 @@ class EchoRLBenchmark:
         self, method: Method, cell: CellName, missing: list[int], rows: Rows
     ) -> None:
         queue, config, ends = list(reversed(missing)), self.config, list[str]()
-        few = min(_ERRORS, config.num_episodes)
+        is_whole, few = len(missing) == config.num_episodes, min(_ERRORS, config.num_episodes)
 
         async def work() -> None:
             while queue:
@@ -229,11 +229,7 @@ class EchoRLBenchmark:
                         ends.append(ended)
                         rows.add(_row(cell, number, episode))
                         # Nothing but errors shows nothing of the method.
-                        if (
-                            len(missing) == config.num_episodes
-                            and ends[few - 1 :]
-                            and set(ends) == {"error"}
-                        ):
+                        if is_whole and len(ends) >= few and set(ends) == {"error"}:
                             raise RuntimeError(
                                 f"all of the first {len(ends)} episodes ended with an error, such "
                                 f"as {episode.error}"

@@ -151,12 +151,11 @@ class CellName:
     @property
     def id(self) -> str:
         """The beginning of its rows' ids."""
-        return f"{self.task}/{self.method}/{self.backbone}/{self.seed}/{self.settings}"
+        return f"{self.provenance}/{self.method}/{self.backbone}/{self.seed}/{self.settings}"
 
     def folder(self, root: Path) -> Path:
         """Return the folder of its checkpoints."""
-        parts = (self.provenance, self.method, self.backbone, str(self.seed), self.settings)
-        return root / "cells" / re.sub(r"[^\w.-]+", "_", "/".join(parts))
+        return root / "cells" / re.sub(r"[^\w.-]+", "_", self.id)
 
 
 def cells_of(config: BenchmarkConfig) -> Iterator[CellName]:

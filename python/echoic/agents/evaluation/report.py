@@ -21,9 +21,8 @@ _MOST_LINES = 200
 _NOTES = """\
 - Success is the environment's own signal, in an episode that the environment ended. Errors, \
 time-outs and episodes that a limit ended are failures.
-- Intervals of 95 %: success rates of methods that do not train have Wilson's, over episodes; all \
-others are an expanded bootstrap's, over runs for methods that train and else over episodes. Fewer \
-than five values, or equal ones, have no interval.
+- Intervals of 95 % are Wilson's, over episodes, for methods that do not train; all others are an \
+expanded bootstrap's, over runs or pairs. Fewer than five, or equal ones, have no interval.
 - Tokens and costs (US dollars) are those of acting; '-' is what is not known, or not there.
 - Tokens per second are those read or written by the seconds of the episodes; 'computed' leaves \
 out those from a cache.
@@ -49,10 +48,9 @@ _REASONS = ("status", "provenance", "method", "backbone", "reason")
 _SHARES = {
     "success_rate": "success_interval",
     "iqm": "iqm_interval",
-    "mean": "mean_interval",
+    "mean": "",
     "difference": "interval",
 }
-_INTERVALS = {**_SHARES, "avg_reward": "reward_interval"}
 
 
 def write_report(result: BenchmarkResult, root: Path) -> None:
@@ -123,7 +121,7 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]
 
 
 def _show(row: Mapping[str, Any], name: str) -> str:
-    value, ends = row[name], row.get(_INTERVALS.get(name, ""))
+    value, ends = row[name], row.get(_SHARES.get(name, ""))
     if isinstance(value, str):
         plain = re.sub(r"\s+", " ", value).replace("<", "&lt;").replace(">", "&gt;")
         return re.sub(r"([\\|\[\]!`*_])", r"\\\1", plain)

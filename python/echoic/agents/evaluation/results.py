@@ -8,10 +8,10 @@ does not have, such as the cost of a model without a price, are null.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 from collections import defaultdict
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,7 @@ __all__ = ["BenchmarkResult", "Comparison", "Rows", "TaskResult", "read_rows", "
 
 Row = dict[str, Any]
 Interval = tuple[float, float] | None
+_LABELS = ("task", "provenance", "method", "backbone", "model", "settings")
 _QUARTER = 0.25
 
 
@@ -62,7 +63,7 @@ def read_rows(path: str | os.PathLike[str]) -> dict[str, Row]:
     content = file.read_bytes() if file.exists() else b""
     for number, line in enumerate(content.split(b"\n")[:-1], 1):
         row: Any = None
-        with contextlib.suppress(ValueError):
+        with suppress(ValueError):
             row = json.loads(line)
         if not isinstance(row, dict) or not {"id", "kind"} <= set(row):
             raise StorageError(f"line {number} of {file} is no row: {line[:80]!r}")
@@ -80,17 +81,15 @@ class Rows(dict[str, Row]):
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         path = Path(folder) / "rows.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab+", buffering=0)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            super().__init__(read_rows(path))
-            self._file.seek(0)
-            self._file.truncate(self._file.read().rfind(b"\n") + 1)
-        except BaseException as error:
-            self._file.close()
-            if isinstance(error, BlockingIOError):
+        with ExitStack() as stack:
+            self._file = stack.enter_context(path.open("ab+", buffering=0))
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
                 raise StorageError(f"another benchmark is writing to {path}") from None
-            raise
+            super().__init__(read_rows(path))
+            self._file.truncate(path.read_bytes().rfind(b"\n") + 1)
+            stack.pop_all()
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add a row, whole or not at all. A loss of power may lose it."""
@@ -134,7 +133,6 @@ class TaskResult:
     success_rate: float  # errors and time-outs are failures
     success_interval: Interval
     avg_reward: float
-    reward_interval: Interval
     success_rates: list[float]  # of each seed
     tokens: float | None  # read and written, per episode
     tokens_per_second: float | None  # by the seconds of the episodes, the environment's included
@@ -203,25 +201,22 @@ def summarize(
 ) -> BenchmarkResult:
     """Compute the result from the rows of these cells."""
     result = BenchmarkResult(config=asdict(config))
-    done: dict[tuple[str, ...], list[CellName]] = defaultdict(list)
-    episodes: dict[str, list[Row]] = {}
+    # By arm and task the episodes of each seed, and the trainings.
+    runs: dict[tuple[str, str, str], dict[int, list[Row]]] = defaultdict(dict)
+    trainings: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     for cell in cells:
+        key = cell.task, cell.method, cell.backbone
         ids = [f"{cell.id}/{number}" for number in range(config.num_episodes)]
-        found = episodes[cell.id] = [rows[one] for one in ids if one in rows]
+        found = [rows[one] for one in ids if one in rows]
         # A dead model or a broken task shows nothing of a method.
         if len(found) == len(ids) and any(row["ended"] != "error" for row in found):
-            done[cell.task, cell.method, cell.backbone].append(cell)
+            runs[key][cell.seed] = found
+            trainings[key] += filter(None, [rows.get(f"{cell.id}/training")])
         elif cell.id in rows:
             row = rows[cell.id]
             getattr(result, row["status"].replace(" ", "_")).append(row)
-    successes: dict[tuple[str, str], dict[int, Any]] = {}
-    for own in done.values():
-        trainings = [rows[id_] for cell in own if (id_ := f"{cell.id}/training") in rows]
-        runs = [episodes[cell.id] for cell in own]
-        one = _task_result(own, runs, trainings, config.success_threshold)
-        successes[one.task, one.arm] = {
-            run[0]["seed"]: np.array([float(row["success"]) for row in run]) for run in runs
-        }
+    for key, own in runs.items():
+        one = _task_result(own, trainings[key], config.success_threshold)
         result.tasks.append(one)
         for name, value in (
             ("success_rates", one.success_rate),
@@ -231,46 +226,37 @@ def summarize(
             ("confidence_intervals", one.success_interval),
         ):
             getattr(result, name).setdefault(one.task, {})[one.arm] = value
-    _compare(result, successes, config.reference)
+    _compare(result, runs, config.reference)
     for arm in {one.arm: None for one in result.tasks}:
         result.overall[arm] = _overall([one for one in result.tasks if one.arm == arm])
     return result
 
 
 def _task_result(
-    cells: Sequence[CellName],
-    runs: Sequence[Sequence[Row]],
-    trainings: Sequence[Row],
-    threshold: float,
+    runs: Mapping[int, Sequence[Row]], trainings: Sequence[Row], threshold: float
 ) -> TaskResult:
-    rows = [row for run in runs for row in run]
+    rows = [row for run in runs.values() for row in run]
     count, wins = len(rows), sum(row["success"] for row in rows)
+    rates = [sum(row["success"] for row in run) / len(run) for run in runs.values()]
 
     def total(name: str) -> Any:
         values = [row[name] for row in rows]
         # Unknown of one answer is unknown of all.
         return None if None in values else sum(values)
 
-    def interval(name: str) -> Interval:
-        values = np.array([[row[name] for row in run] for run in runs], np.float64)
-        return bootstrap_interval([values.mean(1) if trainings else values.ravel()])
-
     seconds = max(total("seconds"), 1e-9)
     # A judge's tokens are of training: acting uses no model then.
     speaks = total("requests") > 0
     tokens = total("tokens_in") + total("tokens_out") if speaks else None
     cached, cost = (total(name) if speaks else None for name in ("tokens_cached", "cost"))
-    labels = asdict(cells[0])
-    labels.pop("seed")
     return TaskResult(
-        **labels,
-        seeds=[cell.seed for cell in cells],
+        **{name: rows[0][name] for name in _LABELS},
+        seeds=list(runs),
         episodes=count,
         success_rate=wins / count,
-        success_interval=interval("success") if trainings else wilson_interval(wins, count),
+        success_interval=bootstrap_interval([rates]) if trainings else wilson_interval(wins, count),
         avg_reward=total("reward") / count,
-        reward_interval=interval("reward"),
-        success_rates=[float(np.mean([row["success"] for row in run])) for run in runs],
+        success_rates=rates,
         tokens=None if tokens is None else tokens / count,
         tokens_per_second=None if tokens is None else tokens / seconds,
         computed_tokens_per_second=None if cached is None else (tokens - cached) / seconds,
@@ -288,15 +274,21 @@ def _task_result(
 
 
 def _compare(
-    result: BenchmarkResult, runs: Mapping[tuple[str, str], Mapping[int, Any]], reference: str
+    result: BenchmarkResult,
+    runs: Mapping[tuple[str, str, str], Mapping[int, Sequence[Row]]],
+    reference: str,
 ) -> None:
+    def successes(one: TaskResult) -> dict[int, Any]:
+        by_seed = runs[one.task, one.method, one.backbone].items()
+        return {seed: np.array([row["success"] for row in run], float) for seed, run in by_seed}
+
     for first in (one for one in result.tasks if one.method == reference):
         for other in result.tasks:
             # Another model is another comparison than another method.
             models = {first.backbone, other.backbone} - {NO_BACKBONE}
             if other.task != first.task or other.method == reference or len(models) > 1:
                 continue
-            ours, theirs = (runs[one.task, one.arm] for one in (first, other))
+            ours, theirs = successes(first), successes(other)
             gaps = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
             if not gaps:
                 continue
@@ -325,13 +317,11 @@ def _overall(tasks: Sequence[TaskResult]) -> dict[str, Any]:
     """Compute the mean and the interquartile mean of an arm's runs of all tasks."""
     strata = [one.success_rates for one in tasks]
     runs = [value for values in strata for value in values]
-    is_even = len({len(one) for one in strata}) == 1
     return {
         "iqm": float(stats.trim_mean(runs, _QUARTER)),
         "iqm_interval": bootstrap_interval(strata, trim=_QUARTER),
         # Each task counts the same, however many runs it has.
         "mean": float(np.mean([np.mean(values) for values in strata])),
-        "mean_interval": bootstrap_interval(strata) if is_even else None,
         "tasks": [one.provenance for one in tasks],
         "runs": len(runs),
     }
