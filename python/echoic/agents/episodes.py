@@ -112,11 +112,7 @@ class Episode:
 
 
 class EnvironmentThread:
-    """A daemon thread that calls functions of one environment, which may block, in order.
-
-    After a timeout, close the thread and make another: a running call can't be stopped, and later
-    ones would wait for it.
-    """
+    """A daemon thread that calls functions of one environment, which may block, in order."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -124,11 +120,7 @@ class EnvironmentThread:
         self._thread: threading.Thread | None = None
 
     async def call(self, function: Callable[..., T], *args: Any, **named: Any) -> T:
-        """Call a function in the thread; return or raise its result.
-
-        Raises:
-            ClosedError: If the thread is closed.
-        """
+        """Call a function in the thread; return or raise its result."""
         if self._closed:
             raise ClosedError("the thread of this environment is closed")
         answer: concurrent.futures.Future[T] = concurrent.futures.Future()
@@ -150,12 +142,10 @@ class EnvironmentThread:
                 continue
             try:
                 answer.set_result(function())
-            except StopIteration as error:  # which a future can't have
-                answer.set_exception(RuntimeError(f"StopIteration: {error}"))
-            except Exception as error:  # raised by the caller
-                answer.set_exception(error)
-            except BaseException as error:  # which would end the loop
-                answer.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
+            except BaseException as error:  # raised by the caller, unless a future can't hold it
+                can_hold = isinstance(error, Exception) and not isinstance(error, StopIteration)
+                other = RuntimeError(f"{type(error).__name__}: {error}")
+                answer.set_exception(error if can_hold else other)
 
 
 async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -182,17 +172,8 @@ async def run_episode(
     """Run an episode until its end or a limit.
 
     An error of the environment or the policy is recorded, not raised: one bad episode must not end
-    a benchmark. Cancelling is passed on. After a timeout the environment may still be in a step;
-    the caller closes it.
-
-    Args:
-        environment: The environment.
-        policy: The policy.
-        seed: Seed of both.
-        max_steps: Most steps.
-        timeout: Most seconds.
-        keep_turns: Whether to record each step.
-        thread: Calls the environment, and is closed by the caller. Default: one for this episode.
+    a benchmark. Cancelling is passed on. After a timeout, of seconds, the environment may still be
+    in a step. Environment and ``thread``, which calls it, are closed by the caller.
     """
     caller = EnvironmentThread() if thread is None else thread
     episode, began = Episode(seed), time.monotonic()
@@ -205,9 +186,8 @@ async def run_episode(
             decision = await policy.act(observation, info)
             episode.usage += decision.usage
             shown, commands, action = observation["text"], info["commands"], decision.action
-            observation, reward, terminated, truncated, info = await caller.call(
-                environment.step, action
-            )
+            stepped = await caller.call(environment.step, action)
+            observation, reward, terminated, truncated, info = stepped
             episode.steps += 1
             episode.reward += float(reward)
             episode.score, episode.success = float(info["score"]), bool(info["success"])

@@ -582,7 +582,7 @@ def test_names_of_a_user_mean_something(tmp_path, monkeypatch):
         )
         result = asyncio.run(EchoRLBenchmark(config).run_benchmark())
     finally:
-        from echoic.agents.baselines import base
+        from echoic.agents import baselines as base
 
         del base._USERS["echo-rl"]
     assert set(result.success_rates["custom_task"]) == {

@@ -7,8 +7,8 @@ import types
 
 import little
 import pytest
+from echoic.agents import baselines as base
 from echoic.agents import runs
-from echoic.agents.baselines import base
 from echoic.agents.evaluation import read_rows
 from echoic.cli.app import app
 from echoic.errors import ArgumentError

@@ -13,7 +13,7 @@ import numpy as np
 
 from echoic.agents import _checks
 from echoic.agents.backbones.base import Message
-from echoic.agents.baselines.base import Method
+from echoic.agents.baselines import Method
 from echoic.agents.environments.base import read_settings
 from echoic.agents.episodes import Decision, Usage, all_of
 from echoic.errors import ArgumentError, BackboneError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
 
     from echoic.agents.backbones.base import Backbone
-    from echoic.agents.baselines.base import Cell
+    from echoic.agents.baselines import Cell
 
 __all__ = ["ReAct", "ReActConfig", "TreeOfThoughts", "TreeOfThoughtsConfig", "parse"]
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from echoic.agents.backbones.base import Message
 from echoic.agents.backbones.smollm2 import check_name
-from echoic.agents.baselines.base import Method
-from echoic.agents.baselines.prompted import read_rating
+from echoic.agents.baselines import Method
+from echoic.agents.baselines.prompted import clip, read_rating
 from echoic.agents.episodes import Usage
 from echoic.agents.training.config import TrainingConfig
 from echoic.agents.training.rewards import PreferenceReward
@@ -25,7 +25,7 @@ from echoic.errors import ArgumentError, BackboneError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from echoic.agents.baselines.base import Cell
+    from echoic.agents.baselines import Cell
     from echoic.agents.episodes import Policy
     from echoic.agents.training.actors import Transcript
 
@@ -65,7 +65,7 @@ class TrainedMethod(Method):
             tensorboard_log="",
             **{**given, **self.fixed},
         )
-        self.trainer = EchoRLTrainer(self.config, resume=True, **self.rewards())
+        self.trainer = EchoRLTrainer(self.config, resume=True, **self._rewards())
 
     @classmethod
     def check(cls, settings: Mapping[str, Any]) -> None:
@@ -80,7 +80,7 @@ class TrainedMethod(Method):
                 )
         check_name(TrainingConfig(backbone=settings.get("backbone", "mlp")).backbone)
 
-    def rewards(self) -> dict[str, Any]:
+    def _rewards(self) -> dict[str, Any]:
         """Return the trainer's arguments that replace the environment's reward."""
         return {}
 
@@ -99,7 +99,7 @@ class TrainedMethod(Method):
             "episodes": metrics.total_episodes,
             "seconds": metrics.training_time,
             "updates": len(metrics.policy_losses),
-            # None if all episodes of the evaluation failed.
+            # None if all episodes of the evaluations failed.
             "success_rate": metrics.evaluation_results.get("success_rate"),
             "average_reward": metrics.evaluation_results.get("avg_reward"),
             "eta_bw": metrics.bandwidth_efficiency[-1] if metrics.bandwidth_efficiency else 0.0,
@@ -155,23 +155,22 @@ class PPORLHF(PPO):
             )
         super().check({name: one for name, one in settings.items() if name != "reward"})
 
-    def rewards(self) -> dict[str, Any]:
-        """Return a network that learns rewards."""
+    def _rewards(self) -> dict[str, Any]:
         self.model = PreferenceReward(self.config, seed=self.cell.seed)
         return {"reward_model": self.model}
 
     async def train(self) -> Mapping[str, Any]:
         """Train within the cell's steps; return also how well preferences were explained."""
-        found = await super().train()
-        more = {"preferences": self.model.answers, "preference_accuracy": self.model.accuracy}
-        return {**found, **more}
+        measures = await super().train()
+        accuracy = self.model.accuracy
+        return {**measures, "preferences": self.model.answers, "preference_accuracy": accuracy}
 
 
 _ASK = (
     "You judge how well an agent has done a task. You are shown the task, and what the agent saw "
     "and did. Answer with one whole number from 0 (not at all) to 10 (fully done), nothing else."
 )
-# Characters of an episode, from its end.
+# Characters of an episode.
 _LONGEST = 6000
 # Seconds for both questions; hosted backbones have shorter limits of their own.
 _PATIENCE = 900.0
@@ -180,32 +179,29 @@ _PATIENCE = 900.0
 class RLAIF(TrainedMethod):
     """PPO rewarded by a language model (Bai et al., 2022; Lee et al., 2023).
 
-    When an episode ends, the judge, the cell's backbone, reads it and rates from 0 to 10 how well
-    the task was done; a tenth of that is the reward of the last step, and there is no other. An
-    answer without a number is asked for once more, then counts as 0 and as unclear. A resumed run
-    reports what its judge used since then.
+    When an episode ends, the judge, the cell's backbone, rates from 0 to 10 how well the task was
+    done; a tenth of that is the reward of the last step, and there is no other. An answer without a
+    number is asked for once more, then counts as 0 and as unclear. A resumed run reports what its
+    judge used since then.
     """
 
     name: ClassVar[str] = "rlaif"
     needs_backbone: ClassVar[bool] = True
     fixed: ClassVar[dict[str, Any]] = PPO.fixed
 
-    def rewards(self) -> dict[str, Any]:
-        """Return the judge."""
+    def _rewards(self) -> dict[str, Any]:
         self.usage, self.judged, self.unclear = Usage(), 0, 0
         return {"judge": self._judge}
 
     async def train(self) -> Mapping[str, Any]:
         """Train within the cell's steps; return also the judge's usage."""
-        # Actors are in threads; the backbone belongs to the loop that training is awaited in.
+        # Actors are in threads; the backbone belongs to this loop.
         self._loop = asyncio.get_running_loop()
         return {
             **await super().train(),
             "judged_episodes": self.judged,
             "unclear_answers": self.unclear,
-            "judge_tokens_in": self.usage.tokens_in,
-            "judge_tokens_out": self.usage.tokens_out,
-            "judge_cost": self.usage.cost,
+            **{f"judge_{name}": value for name, value in dataclasses.asdict(self.usage).items()},
         }
 
     def _judge(self, transcript: Transcript) -> float:
@@ -229,9 +225,7 @@ class RLAIF(TrainedMethod):
 
 
 def prompt_of(transcript: Transcript) -> str:
-    """Write the judge's prompt: the task and the episode, or the end of a long one."""
+    """Write the judge's prompt: the task and the episode, without the middle of a long one."""
     turns = [f"It saw: {seen}\nIt did: {said}" for seen, said in transcript.turns]
-    episode = "\n".join([*turns, f"It saw last: {transcript.final}"])
-    if len(episode) > _LONGEST:
-        episode = f"[...]{episode[-_LONGEST:]}"
+    episode = clip("\n".join([*turns, f"It saw last: {transcript.final}"]), _LONGEST)
     return f"Task: {transcript.instructions}\n\n{episode}\n\nYour number from 0 to 10:"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from echoic._json import finite
 from echoic.agents.backbones.registry import backbone_status
-from echoic.agents.baselines.base import Cell, maker_of, method_of
+from echoic.agents.baselines import Cell, maker_of, method_of
 from echoic.agents.environments.base import environment_names
 from echoic.agents.environments.processes import environment_of
 from echoic.agents.episodes import EnvironmentThread, all_of, run_episode
@@ -30,7 +30,7 @@ from echoic.errors import ArgumentError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from echoic.agents.baselines.base import Method
+    from echoic.agents.baselines import Method
     from echoic.agents.episodes import Episode
 
 __all__ = ["EchoRLBenchmark"]
