@@ -13,8 +13,8 @@ import pytest
 from echoic.agents.baselines import register_method
 from echoic.agents.episodes import Decision
 from echoic.agents.evaluation import BenchmarkConfig, EchoRLBenchmark, read_rows
+from echoic.agents.evaluation.benchmark import Rows
 from echoic.agents.evaluation.config import HELD_OUT, cells_of
-from echoic.agents.evaluation.results import Rows
 from echoic.errors import ArgumentError, StorageError
 
 TIMES = {"seconds"}

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import tiers
-from echoic.agents.evaluation.statistics import (
+from echoic.agents.evaluation.results import (
     bootstrap_interval,
     holm,
     least_p,

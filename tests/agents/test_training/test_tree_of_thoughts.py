@@ -151,9 +151,10 @@ def test_who_proposes_nothing_is_asked_for_an_answer_once():
     assert "one of the commands, word for word" in backbone.chats[-1][-1].text
 
 
-def test_history_is_bounded():
+def test_history_is_bounded(monkeypatch):
+    monkeypatch.setattr("echoic.agents.baselines.prompted._HISTORY", 2)
     backbone = Scripted(house)
-    episode, _ = play(backbone, Signs(6), breadth=4, depth=1, history=2)
+    episode, _ = play(backbone, Signs(6), breadth=4, depth=1)
     assert episode.success
     assert max(chat[-1].text.count("Then you did") for chat in backbone.chats) <= 2
 

@@ -9,8 +9,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from echoic.agents import _checks
 from echoic.agents.backbones.base import Message
 from echoic.agents.baselines import Method
@@ -28,6 +26,8 @@ __all__ = ["ReAct", "ReActConfig", "TreeOfThoughts", "TreeOfThoughtsConfig", "pa
 
 # Longest observation or answer in a prompt, in characters.
 _LONGEST = 4000
+# Most earlier turns that a model sees.
+_HISTORY = 10
 
 # Signs before an item of a list, or around a command, that models write.
 _BULLET = re.compile(r"^\s*(?:[-*•>]+|\(?\d{1,3}[.):])\s+")
@@ -171,14 +171,13 @@ class ReActConfig:
 
     max_tokens: int = 128  # most of an answer
     temperature: float = 0.0  # 0 takes the likeliest tokens
-    history: int = 10  # most turns that the model sees beside the present one
     retries: int = 1  # how often an answer without a command is asked for again
     #: How a command is chosen where all are listed: ``"likeliest"`` after the thought, if the
     #: backbone has ``score``, or the one that is ``"said"``.
     choice: str = "likeliest"
 
     def __post_init__(self) -> None:
-        _checks.whole(self, "max_tokens", "history")
+        _checks.whole(self, "max_tokens")
         _checks.whole(self, "retries", least=0)
         _checks.one_of(self, "choice", ("likeliest", "said"))
         _checks.number(self, "temperature", least=0, finite=False)
@@ -215,9 +214,8 @@ class ReActPolicy(_Policy):
         self._turns.append((seen, clip(said, _LONGEST)))
         # Many at once, but for the first, which states tasks: until then a prompt continues the one
         # before it, whose keys and values need not be computed again.
-        if len(self._turns) > config.history:
-            kept = config.history // 2 if config.history > 1 else 0
-            self._turns = [self._turns[0], *self._turns[len(self._turns) - kept :]]
+        if len(self._turns) > _HISTORY:
+            self._turns = [self._turns[0], *self._turns[-(_HISTORY // 2) :]]
         return Decision(done, thought)
 
     async def _say(self, chat: list[Message], info: Mapping[str, Any]) -> tuple[str, str]:
@@ -242,11 +240,7 @@ class ReActPolicy(_Policy):
         begin = f"Thought: {thought}\nAction:" if thought else "Action:"
         answers = [f" {one}" for one in commands]
         scores = await self._counted(self._backbone.score(chat, answers, begin=begin))
-        worth = np.asarray(scores.log_probs)
-        if heat > 0:
-            # The largest of these is drawn with the probability that the softmax gives it.
-            worth = worth / heat + np.random.default_rng(self._seed).gumbel(size=len(commands))
-        return thought, commands[int(worth.argmax())]
+        return thought, max(zip(scores.log_probs, commands, strict=True), key=lambda one: one[0])[1]
 
 
 class ReAct(_Prompted):
@@ -308,14 +302,12 @@ class TreeOfThoughtsConfig:
     beam: int | None = None  # states of a level that are kept; all by default
     max_tokens: int = 128  # most of an answer
     temperature: float = 0.7  # of proposals; ratings and answers are the likeliest
-    history: int = 5  # most earlier steps of the episode that the model sees
 
     def __post_init__(self) -> None:
         _checks.whole(self, "breadth", "depth", most=100)
         _checks.whole(self, "max_tokens")
         if self.beam is not None:
             _checks.whole(self, "beam")
-        _checks.whole(self, "history", least=0)
         _checks.number(self, "temperature", least=0, finite=False)
         kept = min(self.breadth ** (self.depth - 1), self.beam or _MOST_THOUGHTS)
         if kept * self.breadth > _MOST_THOUGHTS:
@@ -353,7 +345,7 @@ class TreeOfThoughtsPolicy(_Policy):
         path = await self._search()
         action = path[0] if path and commands else await self._answer(path)
         self._turns.append((seen, action))
-        self._turns = self._turns[len(self._turns) - self._config.history :]
+        self._turns = self._turns[-_HISTORY:]
         return Decision(action, " -> ".join(path))
 
     async def _search(self) -> Path:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from echoic.agents.evaluation.benchmark import EchoRLBenchmark
+from echoic.agents.evaluation.benchmark import EchoRLBenchmark, read_rows
 from echoic.agents.evaluation.config import BenchmarkConfig
-from echoic.agents.evaluation.results import BenchmarkResult, TaskResult, read_rows
+from echoic.agents.evaluation.results import BenchmarkResult, TaskResult
 
 __all__ = ["BenchmarkConfig", "BenchmarkResult", "EchoRLBenchmark", "TaskResult", "read_rows"]

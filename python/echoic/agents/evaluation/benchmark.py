@@ -3,12 +3,18 @@
 A cell that can't be run gets a reason and never a number: ``skipped`` if something outside it is
 missing (a key, a package, a file of data), ``not applicable`` if its method can't act in its task,
 ``failed`` if it went wrong.
+
+A row is a JSON object on a line, added as episodes end, never changed. Its ``kind`` is
+``"episode"``, ``"training"`` (measurements of a training), or ``"cell"`` (one without a result,
+with the reason). The last row of an ``id`` counts. Numbers that JSON does not have, such as the
+cost of a model without a price, are null.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import logging
 import time
@@ -24,16 +30,19 @@ from echoic.agents.environments.processes import environment_of
 from echoic.agents.episodes import EnvironmentThread, all_of, run_episode
 from echoic.agents.evaluation.config import NO_BACKBONE, BenchmarkConfig, CellName, cells_of
 from echoic.agents.evaluation.report import write_report
-from echoic.agents.evaluation.results import BenchmarkResult, Rows, summarize
-from echoic.errors import ArgumentError
+from echoic.agents.evaluation.results import BenchmarkResult, summarize
+from echoic.errors import ArgumentError, StorageError
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Mapping
+
+    from typing_extensions import Self
 
     from echoic.agents.baselines import Method
     from echoic.agents.episodes import Episode
 
-__all__ = ["EchoRLBenchmark"]
+__all__ = ["EchoRLBenchmark", "Rows", "read_rows"]
 
 _log = logging.getLogger(__name__)
 # Seconds for closing an environment, which may be within a step after a time-out.
@@ -45,6 +54,72 @@ _ERRORS = 3
 _LONGEST_ERROR = 2000
 # Episodes of a cell whose steps may be kept.
 _DETAILED = 2
+
+
+def read_rows(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    """Read the rows that count, by ``id``, in the order of their first appearance.
+
+    A partial last line, of a benchmark that was killed, is left out.
+
+    Args:
+        path: The file, or a benchmark's folder.
+
+    Raises:
+        StorageError: If a line is no row.
+    """
+    file = Path(path)
+    file = file / "rows.jsonl" if file.is_dir() else file
+    rows: dict[str, dict[str, Any]] = {}
+    content = file.read_bytes() if file.exists() else b""
+    for number, line in enumerate(content.split(b"\n")[:-1], 1):
+        row: Any = None
+        with contextlib.suppress(ValueError):
+            row = json.loads(line)
+        if not isinstance(row, dict) or not {"id", "kind"} <= set(row):
+            raise StorageError(f"line {number} of {file} is no row: {line[:80]!r}")
+        rows[row["id"]] = row
+    return rows
+
+
+class Rows(dict[str, dict[str, Any]]):
+    """The rows of a folder by id, opened by one process to add more; those that are there stay.
+
+    Raises:
+        StorageError: If another process has opened them, or a line is no row.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        path = Path(folder) / "rows.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            self._file = stack.enter_context(path.open("ab+", buffering=0))
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StorageError(f"another benchmark is writing to {path}") from None
+            super().__init__(read_rows(path))
+            self._file.truncate(path.read_bytes().rfind(b"\n") + 1)
+            stack.pop_all()
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add a row, whole or not at all. A loss of power may lose it."""
+        data: dict[str, Any] = finite(dict(row))
+        # Answers of models may not be UTF-8, such as half of a pair of surrogates.
+        line = json.dumps(data, allow_nan=False).encode("ascii") + b"\n"
+        before = self._file.seek(0, 2)
+        try:
+            while line:
+                line = line[self._file.write(line) :]
+        except BaseException:
+            self._file.truncate(before)
+            raise
+        self[data["id"]] = data
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
 
 class _NotRun(Exception):

@@ -1,115 +1,32 @@
-"""The rows of a benchmark, and from rows to numbers: what each method reached, and how sure.
-
-A row is a JSON object on a line, added as episodes end, never changed. Its ``kind`` is
-``"episode"``, ``"training"`` (measurements of a training), or ``"cell"`` (one that was skipped,
-failed or is not applicable, with the reason). The last row of an ``id`` counts. Numbers that JSON
-does not have, such as the cost of a model without a price, are null.
-"""
+"""From the rows of a benchmark to numbers: what each method reached, and how sure that is."""
 
 from __future__ import annotations
 
-import fcntl
-import json
+import math
 from collections import defaultdict
-from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
-from echoic._json import finite
 from echoic.agents.evaluation.config import NO_BACKBONE
-from echoic.agents.evaluation.statistics import (
-    bootstrap_interval,
-    holm,
-    least_p,
-    permutation_test,
-    wilson_interval,
-)
-from echoic.errors import StorageError
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Mapping, Sequence
 
-    from typing_extensions import Self
+    from numpy.typing import ArrayLike
 
     from echoic.agents.evaluation.config import BenchmarkConfig, CellName
 
-__all__ = ["BenchmarkResult", "Comparison", "Rows", "TaskResult", "read_rows", "summarize"]
+__all__ = ["BenchmarkResult", "Comparison", "TaskResult", "summarize", "wilson_interval"]
 
 Row = dict[str, Any]
 Interval = tuple[float, float] | None
 _LABELS = ("task", "provenance", "method", "backbone", "model", "settings")
 _QUARTER = 0.25
-
-
-def read_rows(path: str | os.PathLike[str]) -> dict[str, Row]:
-    """Read the rows that count, by ``id``, in the order of their first appearance.
-
-    A partial last line, of a benchmark that was killed, is left out.
-
-    Args:
-        path: The file, or a benchmark's folder.
-
-    Raises:
-        StorageError: If a line is no row.
-    """
-    file = Path(path)
-    file = file / "rows.jsonl" if file.is_dir() else file
-    rows: dict[str, Row] = {}
-    content = file.read_bytes() if file.exists() else b""
-    for number, line in enumerate(content.split(b"\n")[:-1], 1):
-        row: Any = None
-        with suppress(ValueError):
-            row = json.loads(line)
-        if not isinstance(row, dict) or not {"id", "kind"} <= set(row):
-            raise StorageError(f"line {number} of {file} is no row: {line[:80]!r}")
-        rows[row["id"]] = row
-    return rows
-
-
-class Rows(dict[str, Row]):
-    """The rows of a folder by id, opened by one process to add more; those that are there stay.
-
-    Raises:
-        StorageError: If another process has opened them, or a line is no row.
-    """
-
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        path = Path(folder) / "rows.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as stack:
-            self._file = stack.enter_context(path.open("ab+", buffering=0))
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise StorageError(f"another benchmark is writing to {path}") from None
-            super().__init__(read_rows(path))
-            self._file.truncate(path.read_bytes().rfind(b"\n") + 1)
-            stack.pop_all()
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Add a row, whole or not at all. A loss of power may lose it."""
-        data: Row = finite(dict(row))
-        # Answers of models may not be UTF-8, such as half of a pair of surrogates.
-        line = json.dumps(data, allow_nan=False).encode("ascii") + b"\n"
-        before = self._file.seek(0, 2)
-        try:
-            while line:
-                line = line[self._file.write(line) :]
-        except BaseException:
-            self._file.truncate(before)
-            raise
-        self[data["id"]] = data
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+# Most ways to choose signs that are counted; of more, this many are drawn.
+_WAYS = 20_000
 
 
 @dataclass
@@ -325,3 +242,85 @@ def _overall(tasks: Sequence[TaskResult]) -> dict[str, Any]:
         "tasks": [one.provenance for one in tasks],
         "runs": len(runs),
     }
+
+
+def bootstrap_interval(
+    strata: Sequence[ArrayLike], *, trim: float = 0.0, resamples: int = 2000, seed: int = 0
+) -> tuple[float, float] | None:
+    """Compute a 95 % interval of a mean without a share ``trim`` of its lowest and highest values.
+
+    Runs are resampled within the strata, which are tasks. It is a percentile interval, expanded for
+    few runs as Hesterberg describes ("What Teachers Should Know About the Bootstrap", 2015); None
+    if a stratum has one run, a single stratum fewer than five, or each stratum equal ones.
+    """
+    groups = [np.asarray(values, np.float64) for values in strata]
+    smallest = min(map(len, groups))
+    freedom = sum(map(len, groups)) - len(groups)
+    if smallest == 1 or freedom < 4 or not any(map(np.ptp, groups)):
+        return None
+
+    def of(*drawn: Any, axis: int) -> Any:
+        return stats.trim_mean(np.concatenate(drawn, axis), trim, axis)
+
+    wider = math.sqrt(smallest / (smallest - 1)) * special.stdtrit(freedom, 0.975)
+    found = stats.bootstrap(
+        groups,
+        of,
+        n_resamples=resamples,
+        confidence_level=1 - 2 * special.ndtr(-wider),
+        method="percentile",
+        random_state=np.random.default_rng(seed),
+    ).confidence_interval
+    return float(found.low), float(found.high)
+
+
+def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
+    """Compute Wilson's 95 % interval for the share of trials that succeed.
+
+    >>> [round(end, 3) for end in wilson_interval(0, 20)]
+    [0.0, 0.161]
+    """
+    found = stats.binomtest(successes, trials).proportion_ci(method="wilson")
+    return float(found.low), float(found.high)
+
+
+def permutation_test(differences: ArrayLike) -> float:
+    """Compute the two-sided p of a mean difference of pairs under random signs.
+
+    >>> permutation_test([1.0, 1.0, 1.0, 1.0, 1.0])
+    0.0625
+    """
+    pairs = np.asarray(differences, np.float64)
+    # Pairs without a difference are the same both ways, and change no count.
+    pairs = pairs[pairs != 0]
+    if pairs.size < 2:  # one pair has two ways, which are as extreme as each other
+        return 1.0
+    found = stats.permutation_test(
+        (pairs,),
+        lambda values, axis: np.abs(values.sum(axis)),
+        permutation_type="samples",
+        alternative="greater",
+        vectorized=True,
+        n_resamples=_WAYS,
+        batch=500,  # all ways at once would need 320 kB for each pair
+        random_state=np.random.default_rng(0),
+    )
+    return float(found.pvalue)
+
+
+def least_p(pairs: int) -> float:
+    """Return the least p that a test of this number of pairs can give."""
+    return min(1.0, 2.0 ** (1 - pairs)) if pairs <= math.log2(_WAYS) else 1 / (_WAYS + 1)
+
+
+def holm(probabilities: Sequence[float]) -> list[float]:
+    """Correct several tests together, after Holm.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    given = np.asarray(probabilities, np.float64)
+    order, left = np.argsort(given, kind="stable"), np.arange(given.size, 0, -1)
+    corrected = np.empty_like(given)
+    corrected[order] = np.minimum(np.maximum.accumulate(left * given[order]), 1.0)
+    return [float(one) for one in corrected]
