@@ -5,6 +5,7 @@ import json
 import re
 import threading
 import time
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -489,7 +490,7 @@ def test_steps_are_kept_of_two_episodes_whatever_a_model_says(tmp_path):
 
 
 def test_a_row_that_can_not_be_written_whole_is_taken_back(tmp_path, monkeypatch):
-    with Rows(tmp_path) as rows:
+    with closing(Rows(tmp_path)) as rows:
         rows.add({"id": "a", "kind": "cell"})
 
         class Full:
@@ -554,7 +555,7 @@ def test_rows_of_a_name_that_meant_another_model_are_not_taken(tmp_path, monkeyp
 
 
 def test_two_benchmarks_do_not_write_to_one_folder(tmp_path):
-    with Rows(tmp_path), pytest.raises(StorageError, match="another benchmark"):
+    with closing(Rows(tmp_path)), pytest.raises(StorageError, match="another benchmark"):
         Rows(tmp_path)
     (tmp_path / "rows.jsonl").write_text("[1]\n")
     with pytest.raises(StorageError, match="line 1"):

@@ -35,12 +35,10 @@ from echoic.errors import ArgumentError, StorageError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
-
-    from typing_extensions import Self
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from echoic.agents.baselines import Method
-    from echoic.agents.episodes import Episode
+    from echoic.agents.episodes import Episode, Policy
 
 __all__ = ["EchoRLBenchmark", "Rows", "read_rows"]
 
@@ -57,12 +55,9 @@ _DETAILED = 2
 
 
 def read_rows(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """Read the rows that count, by ``id``, in the order of their first appearance.
+    """Read the rows that count, by ``id``, from a file or a benchmark's folder.
 
     A partial last line, of a benchmark that was killed, is left out.
-
-    Args:
-        path: The file, or a benchmark's folder.
 
     Raises:
         StorageError: If a line is no row.
@@ -82,11 +77,7 @@ def read_rows(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
 
 
 class Rows(dict[str, dict[str, Any]]):
-    """The rows of a folder by id, opened by one process to add more; those that are there stay.
-
-    Raises:
-        StorageError: If another process has opened them, or a line is no row.
-    """
+    """The rows of a folder by id, opened by one process to add more."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         path = Path(folder) / "rows.jsonl"
@@ -115,10 +106,8 @@ class Rows(dict[str, dict[str, Any]]):
             raise
         self[data["id"]] = data
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Let another process open them."""
         self._file.close()
 
 
@@ -167,7 +156,7 @@ class EchoRLBenchmark:
         """
         root, began = Path(self.config.output_dir), time.monotonic()
         cells = list(cells_of(self.config))
-        with Rows(root) as rows:
+        with contextlib.closing(Rows(root)) as rows:
             for number, cell in enumerate(cells, 1):
                 await self._do(cell, rows, f"[{number}/{len(cells)}]")
             result = summarize(self.config, cells, rows)
@@ -211,7 +200,7 @@ class EchoRLBenchmark:
             rows.add(row)
 
     async def _run(self, cell: CellName, missing: list[int], rows: Rows) -> None:
-        maker = maker_of(cell.method)
+        config, maker = self.config, maker_of(cell.method)
         needs_backbone = getattr(maker, "needs_backbone", False)
         # A language model that is trained acts in any text.
         reads = cell.backbone != NO_BACKBONE and not needs_backbone
@@ -226,12 +215,12 @@ class EchoRLBenchmark:
                 cell.method,
                 Cell(
                     task=cell.task,
-                    task_config=dict(self.config.task_configs.get(cell.task, {})),
+                    task_config=config.task_configs.get(cell.task, {}),
                     backbone=backbone,
                     seed=cell.seed,
-                    steps=self.config.training_steps,
-                    folder=cell.folder(Path(self.config.output_dir)),
-                    settings=self.config.settings_of(cell.method),
+                    steps=config.training_steps,
+                    folder=cell.folder(Path(config.output_dir)),
+                    settings=config.settings_of(cell.method),
                 ),
             )
             stack.push_async_callback(method.aclose)
@@ -240,20 +229,17 @@ class EchoRLBenchmark:
                 measures = dict(await method.train())
                 # A second run only loads the result of the first: its measurements say nothing.
                 if (id_ := f"{cell.id}/training") not in rows:
-                    more = {"steps": self.config.training_steps, "measures": measures}
-                    more["curve"] = list(method.curve)
-                    rows.add({"id": id_, "kind": "training", **asdict(cell), **more})
+                    row = {"id": id_, "kind": "training", **asdict(cell)}
+                    more = {"steps": config.training_steps, "measures": measures}
+                    rows.add({**row, **more, "curve": method.curve})
             await self._evaluate(method, cell, missing, rows)
 
     async def _lists_commands(self, task: str) -> bool:
         """Make the environment and reset it: some look for their data when an episode begins."""
         if task not in self._tasks:
             try:
-                environment, thread = await self._make(task, {})
-                try:
+                async with self._environment(task, {}) as (environment, thread):
                     _, info = await _begin(thread, environment.reset, seed=0)
-                finally:
-                    await _let_go(environment, thread)
                 self._tasks[task] = bool(info["commands"])
             except Exception as error:  # the next cell must not wait as long again
                 self._tasks[task] = error
@@ -262,8 +248,11 @@ class EchoRLBenchmark:
             raise found
         return found
 
-    async def _make(self, task: str, needed: Mapping[str, Any]) -> tuple[Any, EnvironmentThread]:
-        """Make an environment, and the thread that calls it."""
+    @contextlib.asynccontextmanager
+    async def _environment(
+        self, task: str, needed: Mapping[str, Any]
+    ) -> AsyncIterator[tuple[Any, EnvironmentThread]]:
+        """Make an environment and the thread that calls it; close it, after a step it is in."""
         config, thread = self.config, EnvironmentThread()
         settings = {
             **config.task_configs.get(task, {}),
@@ -272,10 +261,14 @@ class EchoRLBenchmark:
         }
         limits = {"timeout": config.environment_timeout, "imports": config.worker_imports}
         try:
-            return await _begin(thread, environment_of, task, settings, **limits), thread
-        except BaseException:
+            environment = await _begin(thread, environment_of, task, settings, **limits)
+            try:
+                yield environment, thread
+            finally:
+                closing = asyncio.gather(thread.call(environment.close), return_exceptions=True)
+                await asyncio.wait({closing}, timeout=_PATIENCE)
+        finally:
             thread.close()
-            raise
 
     async def _evaluate(
         self, method: Method, cell: CellName, missing: list[int], rows: Rows
@@ -285,33 +278,33 @@ class EchoRLBenchmark:
 
         async def work() -> None:
             while queue:
-                environment, thread = await self._make(cell.task, method.environment_settings)
-                policy, ended = method.policy(), ""
-                try:
-                    # After these the environment may be within a step, or broken.
-                    while queue and ended not in ("timeout", "error"):
-                        number = queue.pop()
-                        episode = await run_episode(
-                            environment,
-                            policy,
-                            config.episode_seed(cell.seed, number),
-                            max_steps=config.max_steps_per_episode,
-                            timeout=config.evaluation_timeout,
-                            keep_turns=config.save_detailed_results and number < _DETAILED,
-                            thread=thread,
-                        )
-                        ended = episode.ended
-                        ends.append(ended)
-                        rows.add(_row(cell, number, episode))
-                        # Nothing but errors shows nothing of the method.
-                        if is_whole and len(ends) >= few and set(ends) == {"error"}:
-                            raise RuntimeError(
-                                f"all of the first {len(ends)} episodes ended with an error, such "
-                                f"as {episode.error}"
-                            )
-                finally:
-                    await _close(policy)
-                    await _let_go(environment, thread)
+                async with self._environment(cell.task, method.environment_settings) as made:
+                    policy = method.policy()
+                    try:
+                        # After a time-out or an error it may be within a step, or broken.
+                        while queue and await play(*made, policy) not in ("timeout", "error"):
+                            pass
+                    finally:
+                        await _close(policy)
+
+        async def play(environment: Any, thread: EnvironmentThread, policy: Policy) -> str:
+            number = queue.pop()
+            episode = await run_episode(
+                environment,
+                policy,
+                config.episode_seed(cell.seed, number),
+                max_steps=config.max_steps_per_episode,
+                timeout=config.evaluation_timeout,
+                keep_turns=config.save_detailed_results and number < _DETAILED,
+                thread=thread,
+            )
+            ends.append(episode.ended)
+            rows.add(_row(cell, number, episode))
+            # Nothing but errors shows nothing of the method.
+            if is_whole and len(ends) >= few and set(ends) == {"error"}:
+                text = f"all of the first {len(ends)} episodes ended with an error"
+                raise RuntimeError(f"{text}, such as {episode.error}")
+            return episode.ended
 
         await all_of([work() for _ in range(min(config.parallel_episodes, len(missing)))])
 
@@ -357,10 +350,3 @@ async def _begin(
         raise TimeoutError(
             f"making the environment, or its first reset, took longer than {_BEGINNING:g} s"
         ) from None
-
-
-async def _let_go(environment: Any, thread: EnvironmentThread) -> None:
-    """Close an environment in its thread; one that is within a step is closed after it."""
-    closing = asyncio.gather(thread.call(environment.close), return_exceptions=True)
-    await asyncio.wait({closing}, timeout=_PATIENCE)
-    thread.close()

@@ -5,7 +5,9 @@ Text of environments and models is escaped. The picture needs matplotlib, and no
 
 from __future__ import annotations
 
+import math
 import re
+import statistics
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -135,7 +137,6 @@ def _reached(steps: Sequence[float | None]) -> str:
     """Format the median, with seeds that never reach it at the end, and how many do."""
     if not steps:
         return "-"
-    known = sorted(step for step in steps if step is not None)
-    middle = (len(steps) - 1) // 2
-    median = f"{known[middle]:,.0f}" if middle < len(known) else "never"
-    return f"{median} ({len(known)} of {len(steps)})"
+    median = statistics.median_low(math.inf if step is None else step for step in steps)
+    text = "never" if median == math.inf else f"{median:,.0f}"
+    return f"{text} ({sum(step is not None for step in steps)} of {len(steps)})"
