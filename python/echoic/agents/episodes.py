@@ -13,7 +13,7 @@ import functools
 import queue
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from echoic.errors import ClosedError
@@ -50,14 +50,9 @@ class Usage:
     requests: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        known = self.tokens_cached is not None and other.tokens_cached is not None
-        return Usage(
-            self.tokens_in + other.tokens_in,
-            (self.tokens_cached or 0) + (other.tokens_cached or 0) if known else None,
-            self.tokens_out + other.tokens_out,
-            self.cost + other.cost,
-            self.requests + other.requests,
-        )
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        sums: list[Any] = [None if None in pair else sum(pair) for pair in pairs]
+        return Usage(*sums)
 
 
 @dataclass(frozen=True)

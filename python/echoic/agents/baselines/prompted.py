@@ -14,7 +14,7 @@ from echoic.agents.backbones.base import Message
 from echoic.agents.baselines import Method
 from echoic.agents.environments.base import read_settings
 from echoic.agents.episodes import Decision, Usage, all_of
-from echoic.errors import ArgumentError, BackboneError
+from echoic.errors import BackboneError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
@@ -279,8 +279,6 @@ def _command(text: str, action: str | None, info: Mapping[str, Any]) -> str | No
 
 
 _NUMBER = re.compile(r"(?<![\d.])(10|\d)(?:\.\d+)?(?!\d)")
-# Thoughts that a level may have.
-_MOST_THOUGHTS = 1000
 
 
 def read_rating(text: str) -> float | None:
@@ -299,22 +297,15 @@ class TreeOfThoughtsConfig:
 
     breadth: int = 3  # most thoughts that are proposed for a state, b
     depth: int = 2  # levels, d
-    beam: int | None = None  # states of a level that are kept; all by default
+    beam: int = 5  # states of a level that are kept
     max_tokens: int = 128  # most of an answer
     temperature: float = 0.7  # of proposals; ratings and answers are the likeliest
 
     def __post_init__(self) -> None:
-        _checks.whole(self, "breadth", "depth", most=100)
+        _checks.whole(self, "breadth", "depth", most=10)
+        _checks.whole(self, "beam", most=100)
         _checks.whole(self, "max_tokens")
-        if self.beam is not None:
-            _checks.whole(self, "beam")
         _checks.number(self, "temperature", least=0, finite=False)
-        kept = min(self.breadth ** (self.depth - 1), self.beam or _MOST_THOUGHTS)
-        if kept * self.breadth > _MOST_THOUGHTS:
-            raise ArgumentError(
-                f"breadth {self.breadth} and depth {self.depth} can make more than "
-                f"{_MOST_THOUGHTS} thoughts of a level; set a smaller beam"
-            )
 
 
 Path = tuple[str, ...]

@@ -94,15 +94,14 @@ class TrainedMethod(Method):
         metrics = await self.trainer.train()
         points = zip(metrics.history["step"], metrics.history["success_rate"], strict=True)
         self.curve = [{"step": step, "success_rate": rate} for step, rate in points]
+        latest = metrics.evaluation_results  # empty if all episodes of the evaluations failed
         return {
             "steps": metrics.total_timesteps,
             "episodes": metrics.total_episodes,
             "seconds": metrics.training_time,
             "updates": len(metrics.policy_losses),
-            # None if all episodes of the evaluations failed.
-            "success_rate": metrics.evaluation_results.get("success_rate"),
-            "average_reward": metrics.evaluation_results.get("avg_reward"),
-            "eta_bw": metrics.bandwidth_efficiency[-1] if metrics.bandwidth_efficiency else 0.0,
+            "success_rate": latest.get("success_rate"),
+            "average_reward": latest.get("avg_reward"),
         }
 
     def policy(self) -> Policy:
