@@ -255,7 +255,7 @@ def test_policies_act_side_by_side():
 
 def test_settings_are_checked():
     for settings, message in (
-        ({"history": 3}, "ReActConfig has no setting 'history'; it has choice"),
+        ({"history": 3}, "ReActPolicy has no setting 'history'; it has choice"),
         ({"max_tokens": 0}, "max_tokens must be at least 1, not 0"),
         ({"choice": "best"}, "choice must be one of likeliest, said, not 'best'"),
         ({"temperature": float("nan")}, "temperature must be at least 0, not nan"),

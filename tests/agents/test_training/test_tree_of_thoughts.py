@@ -175,7 +175,7 @@ def test_one_failure_stops_the_search():
     [
         ({"breadth": 0}, "breadth must be from 1 to 10, not 0"),
         ({"beam": 101}, "beam must be from 1 to 100, not 101"),
-        ({"width": 3}, "TreeOfThoughtsConfig has no setting 'width'"),
+        ({"width": 3}, "TreeOfThoughtsPolicy has no setting 'width'"),
     ],
 )
 def test_settings_are_checked(settings, message):

@@ -19,10 +19,9 @@ from echoic.errors import BackboneError
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
 
-    from echoic.agents.backbones.base import Backbone
     from echoic.agents.baselines import Cell
 
-__all__ = ["ReAct", "ReActConfig", "TreeOfThoughts", "TreeOfThoughtsConfig", "parse"]
+__all__ = ["ReAct", "ReActPolicy", "TreeOfThoughts", "TreeOfThoughtsPolicy", "parse"]
 
 # Longest observation or answer in a prompt, in characters.
 _LONGEST = 4000
@@ -98,26 +97,33 @@ def _plain(text: str) -> str:
 
 
 class _Prompted(Method):
-    """A method whose settings and policy are the classes ``config_class`` and ``policy_class``."""
+    """A method whose settings are the fields of its policy."""
 
     needs_backbone: ClassVar[bool] = True
-    config_class: ClassVar[Any]
     policy_class: ClassVar[Any]
 
     def __init__(self, cell: Cell) -> None:
         super().__init__(cell)
-        self.config = read_settings(self.config_class, cell.settings)
+        self.policy()  # checks the settings
 
     def policy(self) -> Any:
         """Return a new policy."""
-        return self.policy_class(self.cell.backbone, self.config)
+        policy = read_settings(self.policy_class, self.cell.settings)
+        policy.backbone = self.cell.backbone
+        return policy
 
 
+@dataclass
 class _Policy:
     """Asks a model, and counts what that used; acts in one episode at a time."""
 
-    def __init__(self, backbone: Backbone, config: Any) -> None:
-        self._backbone, self._config = backbone, config
+    max_tokens: int = 128  # most of an answer
+    temperature: float = 0.0  # 0 takes the likeliest tokens
+
+    def __post_init__(self) -> None:
+        _checks.whole(self, "max_tokens")
+        _checks.number(self, "temperature", least=0, finite=False)
+        self.backbone: Any = None
 
     def begin(self, instructions: str, seed: int) -> None:
         """Begin an episode."""
@@ -130,8 +136,8 @@ class _Policy:
     async def _ask(self, chat: list[Message], temperature: float, *stop: str) -> str:
         # Another seed for each call, so that the same question can have another answer.
         self._seed += 1
-        limits = {"max_tokens": self._config.max_tokens, "temperature": temperature, "stop": stop}
-        return str((await self._counted(self._backbone.chat(chat, seed=self._seed, **limits))).text)
+        limits = {"max_tokens": self.max_tokens, "temperature": temperature, "stop": stop}
+        return str((await self._counted(self.backbone.chat(chat, seed=self._seed, **limits))).text)
 
     async def _counted(self, call: Coroutine[Any, Any, Any]) -> Any:
         try:
@@ -165,28 +171,19 @@ _THOUGHT = re.compile(r"^[\s*#>_-]*thought\s*\d*\s*[*_]*:[*_]*[ \t]*", re.IGNORE
 _NEXT = re.compile(r"^\s*(?:thought|action|observation)\s*\d*\s*:", re.IGNORECASE | re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class ReActConfig:
-    """Settings of ReAct."""
+@dataclass
+class ReActPolicy(_Policy):
+    """Thinks and acts in turn; ``invalid`` counts answers without a command."""
 
-    max_tokens: int = 128  # most of an answer
-    temperature: float = 0.0  # 0 takes the likeliest tokens
     retries: int = 1  # how often an answer without a command is asked for again
     #: How a command is chosen where all are listed: ``"likeliest"`` after the thought, if the
     #: backbone has ``score``, or the one that is ``"said"``.
     choice: str = "likeliest"
 
     def __post_init__(self) -> None:
-        _checks.whole(self, "max_tokens")
+        super().__post_init__()
         _checks.whole(self, "retries", least=0)
         _checks.one_of(self, "choice", ("likeliest", "said"))
-        _checks.number(self, "temperature", least=0, finite=False)
-
-
-class ReActPolicy(_Policy):
-    """Thinks and acts in turn; ``invalid`` counts answers without a command."""
-
-    _config: ReActConfig
 
     def begin(self, instructions: str, seed: int) -> None:
         """Begin an episode."""
@@ -195,7 +192,7 @@ class ReActPolicy(_Policy):
 
     async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> Decision:
         """Think and act."""
-        config, commands = self._config, info["commands"]
+        commands = info["commands"]
         seen = "Observation: " + clip(observation["text"], _LONGEST)
         if not self._turns:
             # The same in all prompts of an episode, so that they begin alike.
@@ -206,7 +203,7 @@ class ReActPolicy(_Policy):
         # What is seen comes last: small models follow what they read last.
         now = f"{show_commands(commands)}\n\n{seen}" if commands else seen
         chat.append(Message("user", now))
-        if config.choice == "likeliest" and self._backbone.can_score and restricted(info):
+        if self.choice == "likeliest" and self.backbone.can_score and restricted(info):
             thought, done = await self._choose(chat, commands)
         else:
             thought, done = await self._say(chat, info)
@@ -220,8 +217,8 @@ class ReActPolicy(_Policy):
 
     async def _say(self, chat: list[Message], info: Mapping[str, Any]) -> tuple[str, str]:
         """Return a thought and an action as the model writes them."""
-        for _ in range(self._config.retries + 1):
-            text = await self._ask(chat, self._config.temperature, _STOP)
+        for _ in range(self.retries + 1):
+            text = await self._ask(chat, self.temperature, _STOP)
             thought, action = parse(text, within_line=bool(info["commands"]))
             if (command := _command(text, action, info)) is not None:
                 return thought, command
@@ -235,18 +232,18 @@ class ReActPolicy(_Policy):
 
     async def _choose(self, chat: list[Message], commands: Sequence[str]) -> tuple[str, str]:
         """Return a thought as the model writes it, and the command that is likeliest after it."""
-        heat = self._config.temperature
-        thought, _ = parse(await self._ask(chat, heat, _STOP, _STOP_THOUGHT), within_line=True)
+        text = await self._ask(chat, self.temperature, _STOP, _STOP_THOUGHT)
+        thought, _ = parse(text, within_line=True)
         begin = f"Thought: {thought}\nAction:" if thought else "Action:"
         answers = [f" {one}" for one in commands]
-        scores = await self._counted(self._backbone.score(chat, answers, begin=begin))
+        scores = await self._counted(self.backbone.score(chat, answers, begin=begin))
         return thought, max(zip(scores.log_probs, commands, strict=True), key=lambda one: one[0])[1]
 
 
 class ReAct(_Prompted):
-    """ReAct (Yao et al., 2023, arXiv:2210.03629); settings are :class:`ReActConfig`'s."""
+    """ReAct (Yao et al., 2023, arXiv:2210.03629)."""
 
-    name, config_class, policy_class = "react", ReActConfig, ReActPolicy
+    name, policy_class = "react", ReActPolicy
 
 
 def parse(text: str, *, within_line: bool) -> tuple[str, str | None]:
@@ -291,26 +288,10 @@ def read_rating(text: str) -> float | None:
     return None if found is None else min(float(found[0]), 10.0)
 
 
-@dataclass(frozen=True)
-class TreeOfThoughtsConfig:
-    """Settings of the search."""
-
-    breadth: int = 3  # most thoughts that are proposed for a state, b
-    depth: int = 2  # levels, d
-    beam: int = 5  # states of a level that are kept
-    max_tokens: int = 128  # most of an answer
-    temperature: float = 0.7  # of proposals; ratings and answers are the likeliest
-
-    def __post_init__(self) -> None:
-        _checks.whole(self, "breadth", "depth", most=10)
-        _checks.whole(self, "beam", most=100)
-        _checks.whole(self, "max_tokens")
-        _checks.number(self, "temperature", least=0, finite=False)
-
-
 Path = tuple[str, ...]
 
 
+@dataclass
 class TreeOfThoughtsPolicy(_Policy):
     """Searches, breadth first.
 
@@ -318,7 +299,15 @@ class TreeOfThoughtsPolicy(_Policy):
     ``unread``, ratings without a number.
     """
 
-    _config: TreeOfThoughtsConfig
+    temperature: float = 0.7  # of proposals; ratings and answers are the likeliest
+    breadth: int = 3  # most thoughts that are proposed for a state, b
+    depth: int = 2  # levels, d
+    beam: int = 5  # states of a level that are kept
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _checks.whole(self, "breadth", "depth", most=10)
+        _checks.whole(self, "beam", most=100)
 
     def begin(self, instructions: str, seed: int) -> None:
         """Begin an episode."""
@@ -342,18 +331,18 @@ class TreeOfThoughtsPolicy(_Policy):
     async def _search(self) -> Path:
         """Return the best path of the deepest level that has any; empty without proposals."""
         kept: list[Path] = [()]
-        for level in range(1, self._config.depth + 1):
+        for level in range(1, self.depth + 1):
             proposed = await all_of([self._propose(path) for path in kept])
             made = [(*path, one) for path, some in zip(kept, proposed, strict=True) for one in some]
             if not made:
                 break
             self.nodes += len(made)
-            self.leaves += len(made) if level == self._config.depth else 0
+            self.leaves += len(made) if level == self.depth else 0
             # One needs no comparison.
             worth = await all_of([self._value(one) for one in made]) if len(made) > 1 else [1]
             # Of equal ones the first proposal is first.
             order = sorted(range(len(made)), key=lambda index: -worth[index])
-            kept = [made[index] for index in order[: self._config.beam]]
+            kept = [made[index] for index in order[: self.beam]]
         return kept[0]
 
     async def _answer(self, path: Path) -> str:
@@ -364,13 +353,12 @@ class TreeOfThoughtsPolicy(_Policy):
         return (matching(text, commands) if commands else None) or bare(text)
 
     async def _propose(self, path: Path) -> list[str]:
-        breadth, commands = self._config.breadth, self._info["commands"]
+        breadth, commands = self.breadth, self._info["commands"]
         what = "commands to do next" if commands else "next steps of a solution"
         question = (
             f"Propose {breadth} different {what}, one on a line, the best first, and nothing else."
         )
-        heat = self._config.temperature
-        text = await self._question("After these steps", path, question, heat)
+        text = await self._question("After these steps", path, question, self.temperature)
         if path or not commands:
             return lines(text, breadth)
         # The first step is sent to the environment, so it must be a command.
@@ -402,4 +390,4 @@ class TreeOfThoughts(_Prompted):
     thought is a step of a solution, and the model says the answer that follows from the best path.
     """
 
-    name, config_class, policy_class = "tot", TreeOfThoughtsConfig, TreeOfThoughtsPolicy
+    name, policy_class = "tot", TreeOfThoughtsPolicy

@@ -5,6 +5,7 @@ Text of environments and models is escaped. The picture needs matplotlib, and no
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import re
 import statistics
@@ -59,14 +60,12 @@ def write_report(result: BenchmarkResult, root: Path) -> None:
     """Write ``benchmark_report.md`` and a picture."""
     config, pictures = result.config, []
     if config["generate_plots"] and result.tasks:
-        try:
-            path = _draw(result, root / "plots")
-        except ModuleNotFoundError as error:
-            pictures = [f"There is no picture: {error.name} is not installed."]
+        if importlib.util.find_spec("matplotlib") is None:
+            pictures = ["There is no picture: matplotlib is not installed."]
         else:
+            result.files["success"] = str(_draw(result, root / "plots"))
             alt = "Success rates with their intervals, and each run as a point"
-            pictures = [f"![{alt}](plots/{path.name})"]
-            result.files["success"] = str(path)
+            pictures = [f"![{alt}](plots/success.png)"]
     arms = [
         {**vars(one), "runs": len(one.seeds), "to_threshold": _reached(one.steps_to_threshold)}
         for one in result.tasks
