@@ -216,7 +216,7 @@ def test_what_fails_is_a_row_with_its_reason_and_never_a_number(tmp_path):
         ),
         (
             {"baselines": ["ppo"], "baseline_configs": {"ppo": {"num_actor": 1}}},
-            "ppo has no setting 'num_actor'; it has .*num_actors",
+            "TrainingConfig has no setting 'num_actor'; it has .*num_actors",
         ),
         # A language model learns by GRPO, and has no method's name that it is not.
         *(

@@ -119,7 +119,7 @@ def test_a_run_whose_evaluations_all_failed_has_no_success_rate(cell, monkeypatc
 def test_what_makes_a_method_can_not_be_changed(cell):
     with pytest.raises(ArgumentError, match=r"impala is algorithm='impala'; 'ppo' would be"):
         method_of("impala", cell(algorithm="ppo"))
-    with pytest.raises(ArgumentError, match="echo-rl has no setting 'plans'"):
+    with pytest.raises(ArgumentError, match="TrainingConfig has no setting 'plans'"):
         method_of("echo-rl", cell(plans=False))
     with pytest.raises(ArgumentError, match=r'ppo-rlhf needs reward="preferences", not None'):
         method_of("ppo-rlhf", cell())

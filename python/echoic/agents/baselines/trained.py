@@ -16,6 +16,7 @@ from echoic.agents.backbones.base import Message
 from echoic.agents.backbones.smollm2 import check_name
 from echoic.agents.baselines import Method
 from echoic.agents.baselines.prompted import clip, read_rating
+from echoic.agents.environments.base import read_settings
 from echoic.agents.episodes import Usage
 from echoic.agents.training.config import TrainingConfig
 from echoic.agents.training.rewards import PreferenceReward
@@ -31,12 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IMPALA", "PPO", "PPORLHF", "RLAIF", "EchoRL", "TrainedMethod", "prompt_of"]
 
-# The settings that a cell may have; the others are the cell's own.
-_SETTINGS = {field.name for field in dataclasses.fields(TrainingConfig)}.difference(
-    ("env_name", "env_config", "total_timesteps", "seed"),
-    ("checkpoint_dir", "results_dir", "tensorboard_log"),
-)
-_PLAIN = {"backbone": "mlp", "replay": "none", "use_plans": False}
+_PLAIN: dict[str, Any] = {"backbone": "mlp", "replay": "none", "use_plans": False}
 # Sizes in the settings of an environment, and those of the policy, which are the same.
 _SIZES = {"state_encoding_dim": "state_dim", "action_space_size": "action_dim"}
 
@@ -52,33 +48,31 @@ class TrainedMethod(Method):
     def __init__(self, cell: Cell) -> None:
         super().__init__(cell)
         self.check(cell.settings)
-        given = {name: value for name, value in cell.settings.items() if name in _SETTINGS}
+        given = {name: value for name, value in cell.settings.items() if name != "reward"}
         for setting in _SIZES.keys() & cell.task_config.keys():
             given.setdefault(_SIZES[setting], cell.task_config[setting])
-        self.config = TrainingConfig(
-            env_name=cell.task,
-            env_config=dict(cell.task_config),
-            total_timesteps=cell.steps,
-            seed=cell.seed,
-            checkpoint_dir=str(cell.folder / "checkpoints"),
-            results_dir=str(cell.folder / "results"),
-            tensorboard_log="",
-            **{**given, **self.fixed},
-        )
+        given |= {
+            "env_name": cell.task,
+            "env_config": dict(cell.task_config),
+            "total_timesteps": cell.steps,
+            "seed": cell.seed,
+            "checkpoint_dir": str(cell.folder / "checkpoints"),
+            "results_dir": str(cell.folder / "results"),
+            "tensorboard_log": "",
+        }
+        self.config = TrainingConfig(**{**given, **self.fixed})
         self.trainer = EchoRLTrainer(self.config, resume=True, **self._rewards())
 
     @classmethod
     def check(cls, settings: Mapping[str, Any]) -> None:
         """Raise an ``ArgumentError`` for settings that no cell of this method can have."""
-        if unknown := sorted(set(settings) - _SETTINGS):
-            listed = ", ".join(sorted(_SETTINGS))
-            raise ArgumentError(f"{cls.name} has no setting {unknown[0]!r}; it has {listed}")
+        config = read_settings(TrainingConfig, settings)
         for name, value in cls.fixed.items():
             if settings.get(name, value) != value:
                 raise ArgumentError(
                     f"{cls.name} is {name}={value!r}; {settings[name]!r} would be another method"
                 )
-        check_name(TrainingConfig(backbone=settings.get("backbone", "mlp")).backbone)
+        check_name(config.backbone)
 
     def _rewards(self) -> dict[str, Any]:
         """Return the trainer's arguments that replace the environment's reward."""
@@ -175,7 +169,7 @@ _LONGEST = 6000
 _PATIENCE = 900.0
 
 
-class RLAIF(TrainedMethod):
+class RLAIF(PPO):
     """PPO rewarded by a language model (Bai et al., 2022; Lee et al., 2023).
 
     When an episode ends, the judge, the cell's backbone, rates from 0 to 10 how well the task was
@@ -186,7 +180,6 @@ class RLAIF(TrainedMethod):
 
     name: ClassVar[str] = "rlaif"
     needs_backbone: ClassVar[bool] = True
-    fixed: ClassVar[dict[str, Any]] = PPO.fixed
 
     def _rewards(self) -> dict[str, Any]:
         self.usage, self.judged, self.unclear = Usage(), 0, 0
