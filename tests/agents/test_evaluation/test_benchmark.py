@@ -218,6 +218,10 @@ def test_what_fails_is_a_row_with_its_reason_and_never_a_number(tmp_path):
             {"baselines": ["ppo"], "baseline_configs": {"ppo": {"num_actor": 1}}},
             "TrainingConfig has no setting 'num_actor'; it has .*num_actors",
         ),
+        (
+            {"baselines": ["react"], "baseline_configs": {"react": {"retry": 1}}},
+            "ReActPolicy has no setting 'retry'; it has .*retries",
+        ),
         # A language model learns by GRPO, and has no method's name that it is not.
         *(
             (

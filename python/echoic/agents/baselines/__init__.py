@@ -44,7 +44,12 @@ class Method(ABC):
     def __init__(self, cell: Cell) -> None:
         if self.needs_backbone and cell.backbone is None:
             raise ArgumentError(f"{self.name} acts through a language model, and got no backbone")
+        self.check(cell.settings)
         self.cell = cell
+
+    @classmethod
+    def check(cls, settings: Mapping[str, Any]) -> None:  # noqa: B027 - some have any settings
+        """Raise an ``ArgumentError`` for settings that no cell of this method can have."""
 
     @property
     def environment_settings(self) -> Mapping[str, Any]:

@@ -19,8 +19,6 @@ from echoic.errors import BackboneError
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
 
-    from echoic.agents.baselines import Cell
-
 __all__ = ["ReAct", "ReActPolicy", "TreeOfThoughts", "TreeOfThoughtsPolicy", "parse"]
 
 # Longest observation or answer in a prompt, in characters.
@@ -102,9 +100,10 @@ class _Prompted(Method):
     needs_backbone: ClassVar[bool] = True
     policy_class: ClassVar[Any]
 
-    def __init__(self, cell: Cell) -> None:
-        super().__init__(cell)
-        self.policy()  # checks the settings
+    @classmethod
+    def check(cls, settings: Mapping[str, Any]) -> None:
+        """Raise an ``ArgumentError`` for settings that are not the policy's."""
+        read_settings(cls.policy_class, settings)
 
     def policy(self) -> Any:
         """Return a new policy."""

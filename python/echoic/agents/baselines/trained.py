@@ -47,7 +47,6 @@ class TrainedMethod(Method):
 
     def __init__(self, cell: Cell) -> None:
         super().__init__(cell)
-        self.check(cell.settings)
         given = {name: value for name, value in cell.settings.items() if name != "reward"}
         for setting in _SIZES.keys() & cell.task_config.keys():
             given.setdefault(_SIZES[setting], cell.task_config[setting])
