@@ -47,8 +47,8 @@ class Method(ABC):
         self.check(cell.settings)
         self.cell = cell
 
-    @classmethod
-    def check(cls, settings: Mapping[str, Any]) -> None:  # noqa: B027 - some have any settings
+    @classmethod  # noqa: B027 - some have any settings
+    def check(cls, settings: Mapping[str, Any]) -> None:
         """Raise an ``ArgumentError`` for settings that no cell of this method can have."""
 
     @property

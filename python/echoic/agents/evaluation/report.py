@@ -84,7 +84,7 @@ def write_report(result: BenchmarkResult, root: Path) -> None:
         _NOTES,
         *_table("On each task", _RESULTS, arms),
         *_table("What it took", _TOOK, arms),
-        *_table("Over tasks", _OVERALL, overall),
+        *_table("Success over tasks", _OVERALL, overall),
         *_table("Comparisons", _COMPARED, map(vars, result.significance_tests)),
         *pictures,
         *_table("Without a result", (*_REASONS, "cells"), without),
