@@ -25,7 +25,7 @@ _OF_CELLS = ("env_name", "total_timesteps", "seed", "checkpoint_dir", "results_d
 
 @pytest.fixture
 def cell(small, tmp_path):
-    def make(steps=1536, backbone=None, **changes):
+    def make(steps=1024, backbone=None, **changes):
         settings = small()
         for name in (*_OF_CELLS, "tensorboard_log"):
             del settings[name]
@@ -76,7 +76,7 @@ def test_it_is_better_than_chance(cell, name, settings):
 
 
 def test_a_policy_learns_by_rewards_that_were_learned_from_preferences(cell):
-    made = cell(1536, reward="preferences")
+    made = cell(1024, reward="preferences")
     method, numbers, success = asyncio.run(trained("ppo-rlhf", made))
     assert numbers["preferences"] == method.model.answers > 10_000
     assert numbers["preference_accuracy"] > 0.9
