@@ -21,16 +21,7 @@ from echoic.errors import ClosedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
 
-__all__ = [
-    "Decision",
-    "EnvironmentThread",
-    "Episode",
-    "Policy",
-    "Turn",
-    "Usage",
-    "all_of",
-    "run_episode",
-]
+__all__ = ["Decision", "EnvironmentThread", "Episode", "Policy", "Usage", "all_of", "run_episode"]
 
 T = TypeVar("T")
 
