@@ -5,9 +5,8 @@ Run ``python examples/benchmark_echo_rl.py --tasks minigrid --baselines impala -
 package of a task) is listed as skipped, so that it runs anywhere. The same command again does only
 what is missing.
 
-It leaves ``benchmark_results.json``, ``benchmark_report.md`` and ``trajectories.html`` in the
-folder of ``--output-dir``, beside ``rows.jsonl``, which has a line for every episode, and
-``echo_rl_benchmark.log``.
+It leaves ``benchmark_results.json`` and ``benchmark_report.md`` in the folder of ``--output-dir``,
+beside ``rows.jsonl``, which has a line for every episode, and ``echo_rl_benchmark.log``.
 """
 
 from __future__ import annotations

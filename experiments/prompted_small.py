@@ -22,7 +22,7 @@ from echoic.agents.backbones import LocalBackbone, backbone_status
 from echoic.agents.baselines import Cell, method_of
 from echoic.agents.environments import make_environment
 from echoic.agents.episodes import Decision, run_episode
-from echoic.agents.evaluation.statistics import wilson_interval
+from echoic.agents.evaluation.results import wilson_interval
 
 from experiments._seeds import Rows, show, spread
 

@@ -117,7 +117,6 @@ def run(out: Path, quick: bool, steps: int | None = None, tasks: list[str] | Non
         echo_rl_configs={"total_timesteps": steps, **settings},
         baseline_configs=dict.fromkeys((*ABLATIONS, *BASELINES), settings),
         output_dir=str(folder),
-        detailed_episodes=1,
     )
     result = asyncio.run(EchoRLBenchmark(config).run_benchmark())
     lines = [

@@ -11,12 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from echoic.agents.backbones.base import Completion
-from echoic.agents.baselines.prompted import (
-    ReActConfig,
-    ReActPolicy,
-    TreeOfThoughtsConfig,
-    TreeOfThoughtsPolicy,
-)
+from echoic.agents.baselines import Cell, method_of
 from echoic.agents.episodes import Decision, EnvironmentThread, Usage, run_episode
 from echoic.errors import ClosedError
 
@@ -168,19 +163,15 @@ def test_what_a_failed_decision_used_is_counted(kind: str) -> None:
     # ReAct acts once, thinks of nothing once and fails; the tree proposes, judges one plan of two
     # and fails at the other.
     answers = ["Action: go", "hm"] if kind == "react" else ["go\nstay", "7"]
-    backbone: Any = Failing(answers)
-    policy: Any = (
-        ReActPolicy(backbone, ReActConfig())
-        if kind == "react"
-        else TreeOfThoughtsPolicy(backbone, TreeOfThoughtsConfig(depth=1))
-    )
+    settings = {} if kind == "react" else {"depth": 1}
+    policy = method_of(kind, Cell("", backbone=Failing(answers), settings=settings)).policy()
     episode = asyncio.run(run_episode(Corridor(), policy, 0))
     assert episode.error == "ConnectionError: gone"
     assert episode.usage == Usage(tokens_in=20, requests=2)
 
 
 def test_what_was_used_is_not_counted_twice_nor_carried_over() -> None:
-    policy: Any = ReActPolicy(Failing(["Action: go"] * 2), ReActConfig())  # type: ignore[arg-type]
+    policy = method_of("react", Cell("", backbone=Failing(["Action: go"] * 2))).policy()
     episode = asyncio.run(run_episode(Corridor(), policy, 0))
     assert (episode.ended, episode.usage.requests) == ("terminated", 2)
 

@@ -38,16 +38,12 @@ def number(
         value = getattr(settings, name)
         is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
         fits = is_number and least <= value <= most and (above is None or value > above)
-        if fits and (not finite or math.isfinite(value)):
-            continue
-        low = f"above {above:g}" if above is not None else f"at least {least:g}"
-        if most < math.inf and above is None:
-            low = f"from {least:g} to {most:g}"
-        elif most < math.inf:
-            low += f" and at most {most:g}"
-        elif least == -math.inf and above is None:
-            low = "a finite number"
-        raise ArgumentError(f"{name} must be {low}, not {value!r}")
+        if not fits or (finite and not math.isfinite(value)):
+            bounds = [f"above {above:g}"] if above is not None else []
+            bounds += [f"at least {least:g}"] if least > -math.inf else []
+            bounds += [f"at most {most:g}"] if most < math.inf else []
+            expected = " and ".join(bounds) or "a finite number"
+            raise ArgumentError(f"{name} must be {expected}, not {value!r}")
 
 
 def one_of(settings: Any, name: str, known: Collection[Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,22 +15,12 @@ __all__ = ["lazily"]
 def lazily(
     package: str, modules: Mapping[str, str]
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """Make ``__all__``, ``__getattr__`` and ``__dir__`` of a package.
-
-    Args:
-        package: Its ``__name__``.
-        modules: For each of its modules the names to import from it, separated by spaces.
-    """
+    """Make ``__all__``, ``__getattr__`` and ``__dir__`` of a package, from names by module."""
     homes = {name: module for module, names in modules.items() for name in names.split()}
 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
-        setattr(importlib.import_module(package), name, value)
-        return value
+        return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
 
-    def known() -> list[str]:
-        return sorted({*vars(importlib.import_module(package)), *homes})
-
-    return sorted(homes), get, known
+    return sorted(homes), get, lambda: sorted({*vars(sys.modules[package]), *homes})

@@ -1,41 +1,27 @@
 """Episodes: what a policy is, what it costs, and its record.
 
-Everything that acts, a prompted model or a trained network, is a :class:`Policy`; everything that
-is measured is an :class:`Episode`, from :func:`run_episode`. Tokens and money are a backend's own
-counts, never estimates.
-
-An environment is called in its own daemon thread, an :class:`EnvironmentThread`, and not in shared
-threads: one that hangs takes no thread from other episodes, and does not keep the program from
-ending.
+Tokens and money are a backend's own counts, never estimates. An environment is called in its own
+daemon thread and not in shared threads: one that hangs takes no thread from other episodes, and
+does not keep the program from ending.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextvars
 import functools
 import queue
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from echoic.errors import ClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
 
-__all__ = [
-    "Decision",
-    "EnvironmentThread",
-    "Episode",
-    "Policy",
-    "Turn",
-    "Usage",
-    "run_episode",
-    "used_by",
-]
+__all__ = ["Decision", "EnvironmentThread", "Episode", "Policy", "Usage", "all_of", "run_episode"]
 
 T = TypeVar("T")
 
@@ -45,38 +31,19 @@ _PATIENCE = 1.0
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens and costs of some calls of a model.
+    """Tokens and costs of some calls of a model."""
 
-    Attributes:
-        tokens_in: Tokens of the prompts, those from a cache included.
-        tokens_cached: Number of these from a cache; None if a backend did not report it, which is
-            not 0, and in a sum if one part is not known.
-        tokens_out: Tokens of the answers.
-        cost: US dollars.
-        requests: Number of calls.
-    """
-
-    tokens_in: int = 0
+    tokens_in: int = 0  # of the prompts, those from a cache included
+    # None if a backend did not report it, which is not 0, and in a sum if one part is not known.
     tokens_cached: int | None = 0
     tokens_out: int = 0
-    cost: float = 0.0
+    cost: float = 0.0  # US dollars
     requests: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        known = self.tokens_cached is not None and other.tokens_cached is not None
-        return Usage(
-            self.tokens_in + other.tokens_in,
-            (self.tokens_cached or 0) + (other.tokens_cached or 0) if known else None,
-            self.tokens_out + other.tokens_out,
-            self.cost + other.cost,
-            self.requests + other.requests,
-        )
-
-
-def used_by(error: BaseException) -> Usage:
-    """Return the usage of a call that failed with this error, as far as the backend reported it."""
-    usage = getattr(error, "usage", None)
-    return usage if isinstance(usage, Usage) else Usage()
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        sums: list[Any] = [None if None in pair else sum(pair) for pair in pairs]
+        return Usage(*sums)
 
 
 @dataclass(frozen=True)
@@ -91,9 +58,8 @@ class Decision:
 class Policy(Protocol):
     """Acts in one episode at a time.
 
-    A policy may have an attribute ``spent``, a :class:`Usage`: all since ``begin``, counted as each
-    answer comes. It then replaces the sum of the decisions' usage in an episode, and includes
-    decisions that failed or came too late.
+    A policy may have an attribute ``spent``, its :class:`Usage` since ``begin``, also of decisions
+    that failed or came too late: it then replaces the sum of the decisions' usage.
     """
 
     def begin(self, instructions: str, seed: int) -> None:
@@ -115,35 +81,24 @@ class Turn:
 
 @dataclass
 class Episode:
-    """The record of an episode.
-
-    Attributes:
-        reward: Sum of the rewards.
-        score: The environment's own score at the end; ``success`` is its own signal.
-        seconds: Wall-clock time, the environment's included.
-        ended: ``"terminated"``, ``"truncated"`` by the environment, ``"steps"`` or ``"timeout"``
-            by the limits of :func:`run_episode`, or ``"error"``.
-        turns: The steps, if they are kept.
-    """
+    """The record of an episode."""
 
     seed: int
-    reward: float = 0.0
-    score: float = 0.0
-    success: bool = False
+    reward: float = 0.0  # the sum
+    score: float = 0.0  # the environment's own, at the end
+    success: bool = False  # the environment's own signal
     steps: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # on the clock, the environment's included
     usage: Usage = field(default_factory=Usage)
+    #: ``"terminated"`` or ``"truncated"`` by the environment, ``"steps"`` or ``"timeout"`` by the
+    #: limits of :func:`run_episode`, or ``"error"``.
     ended: str = "error"
     error: str | None = None
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)  # if they are kept
 
 
 class EnvironmentThread:
-    """A daemon thread that calls functions of one environment, which may block, in order.
-
-    After a timeout, close the thread and make another: a running call can't be stopped, and later
-    ones would wait for it.
-    """
+    """A daemon thread that calls functions of one environment, which may block, in order."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -151,16 +106,11 @@ class EnvironmentThread:
         self._thread: threading.Thread | None = None
 
     async def call(self, function: Callable[..., T], *args: Any, **named: Any) -> T:
-        """Call a function in the thread; return or raise its result.
-
-        Raises:
-            ClosedError: If the thread is closed.
-        """
+        """Call a function in the thread; return or raise its result."""
         if self._closed:
             raise ClosedError("the thread of this environment is closed")
         answer: concurrent.futures.Future[T] = concurrent.futures.Future()
-        context = contextvars.copy_context()
-        self._calls.put((answer, functools.partial(context.run, function, *args, **named)))
+        self._calls.put((answer, functools.partial(function, *args, **named)))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="environment", daemon=True)
             self._thread.start()
@@ -178,17 +128,21 @@ class EnvironmentThread:
                 continue
             try:
                 answer.set_result(function())
-            except BaseException as error:  # raised by the caller
-                answer.set_exception(_for_future(error))
+            except BaseException as error:  # raised by the caller, unless a future can't hold it
+                can_hold = isinstance(error, Exception) and not isinstance(error, StopIteration)
+                other = RuntimeError(f"{type(error).__name__}: {error}")
+                answer.set_exception(error if can_hold else other)
 
 
-def _for_future(error: BaseException) -> BaseException:
-    """Return an error that a future can hold, and that ends no loop."""
-    if isinstance(error, Exception) and not isinstance(error, StopIteration):
-        return error
-    wrapped = RuntimeError(f"{type(error).__name__}: {error}")
-    wrapped.__cause__ = error
-    return wrapped
+async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Await all results, in order. If one fails, the others are stopped first."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def run_episode(
@@ -204,38 +158,22 @@ async def run_episode(
     """Run an episode until its end or a limit.
 
     An error of the environment or the policy is recorded, not raised: one bad episode must not end
-    a benchmark. Cancelling is passed on. After a timeout the environment may still be in a step;
-    the caller closes it.
-
-    Args:
-        environment: The environment.
-        policy: The policy.
-        seed: Seed of both.
-        max_steps: Most steps of the episode.
-        timeout: Most seconds of the episode.
-        keep_turns: Whether to record each step.
-        thread: Thread that calls the environment, closed by the caller; by default one for this
-            episode.
+    a benchmark. Cancelling is passed on. After a timeout, of seconds, the environment may still be
+    in a step. Environment and ``thread``, which calls it, are closed by the caller.
     """
     caller = EnvironmentThread() if thread is None else thread
-    episode, began, begun, over = Episode(seed), time.monotonic(), False, False
+    episode, began = Episode(seed), time.monotonic()
 
     async def play() -> None:
-        nonlocal begun
         observation, info = await caller.call(environment.reset, seed=seed)
         policy.begin(environment.instructions, seed)
-        begun = True
         episode.ended = "steps"
         for _ in range(max_steps):
             decision = await policy.act(observation, info)
-            if over:
-                # Later steps are not recorded.
-                return
             episode.usage += decision.usage
             shown, commands, action = observation["text"], info["commands"], decision.action
-            observation, reward, terminated, truncated, info = await caller.call(
-                environment.step, action
-            )
+            stepped = await caller.call(environment.step, action)
+            observation, reward, terminated, truncated, info = stepped
             episode.steps += 1
             episode.reward += float(reward)
             episode.score, episode.success = float(info["score"]), bool(info["success"])
@@ -250,9 +188,9 @@ async def run_episode(
     playing = asyncio.create_task(play())
     try:
         done, _ = await asyncio.wait({playing}, timeout=timeout)
-        seconds = time.monotonic() - began
+        # What comes after a timeout is not recorded.
+        final = replace(episode, seconds=time.monotonic() - began, turns=episode.turns.copy())
     finally:
-        over = True
         if thread is None:
             caller.close()
         if not playing.done():
@@ -261,9 +199,8 @@ async def run_episode(
             playing.cancel()
             await asyncio.wait({playing}, timeout=_PATIENCE)
     # Before its `begin`, a policy still counts the episode before.
-    spent = getattr(policy, "spent", None) if begun else None
-    usage = spent if isinstance(spent, Usage) else episode.usage
-    final = replace(episode, seconds=seconds, usage=usage)
+    spent = getattr(policy, "spent", None) if final.ended != "error" else None
+    final.usage = spent if isinstance(spent, Usage) else final.usage
     if not done:
         final.ended, final.error = "timeout", f"took longer than {timeout:g} s"
     elif playing.cancelled():

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -108,7 +109,7 @@ def benchmark(
     except (EchoicError, ImportError, OSError) as error:
         fail(error)
     if as_json:
-        typer.echo(json.dumps(finite(result.as_data()), allow_nan=False))
+        typer.echo(json.dumps(finite(asdict(result)), allow_nan=False))
     else:
         typer.echo("\n".join(lines(result)))
     if result.failed:

@@ -250,10 +250,7 @@ async def train_other(name: str, backbone: str, cell: dict[str, Any]) -> dict[st
     finally:
         if model is not None:
             await model.aclose()
-    return {
-        **{key: float(value) for key, value in measures.items()},
-        "results": str(cell["folder"]),
-    }
+    return {**finite(dict(measures)), "results": str(cell["folder"])}
 
 
 def lines(outcome: dict[str, Any]) -> list[str]:

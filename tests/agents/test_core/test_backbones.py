@@ -31,7 +31,7 @@ from echoic.agents.backbones import (
     set_price,
 )
 from echoic.agents.backbones.http import JsonClient
-from echoic.agents.episodes import Usage, used_by
+from echoic.agents.episodes import Usage
 from echoic.errors import ArgumentError, BackboneError
 from vendors_server import KEY, WRITTEN, VendorsServer
 
@@ -474,8 +474,7 @@ def test_a_model_that_only_thought_says_so(server):
     with pytest.raises(BackboneError, match=r"all 9 tokens .* raise max_tokens") as failed:
         asyncio.run(main())
     # It is billed all the same.
-    assert used_by(failed.value) == Usage(5, None, 9, (5 * 2.5 + 9 * 10) / 1e6, 1)
-    assert used_by(BackboneError("no server")) == Usage()
+    assert failed.value.usage == Usage(5, None, 9, (5 * 2.5 + 9 * 10) / 1e6, 1)
 
 
 def test_a_name_that_points_elsewhere_may_have_no_known_price(bare_environment):

@@ -224,7 +224,7 @@ def test_batch_that_does_not_fit_together_is_refused(change: dict[str, Any], tex
         ({"kl_coef": 0.1, "kl_kind": "k1"}, "gradient of k1 is 0"),
         ({"betas": (0.9, 1.0)}, "betas"),
         ({"epochs": 0}, "epochs must be at least 1"),
-        ({"gae_lambda": 1.5}, "gae_lambda must be from 0 to 1"),
+        ({"gae_lambda": 1.5}, "gae_lambda must be at least 0 and at most 1"),
         ({"value_clip": 0.0}, "value_clip must be above 0"),
         ({"distributed": "horovod"}, "distributed must be one of"),
     ],

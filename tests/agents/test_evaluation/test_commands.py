@@ -7,8 +7,8 @@ import types
 
 import little
 import pytest
+from echoic.agents import baselines as base
 from echoic.agents import runs
-from echoic.agents.baselines import base
 from echoic.agents.evaluation import read_rows
 from echoic.cli.app import app
 from echoic.errors import ArgumentError
@@ -261,7 +261,7 @@ def test_the_example_runs_anywhere(tmp_path, monkeypatch, capsys):
 
 
 def _no_key(name):
-    from echoic.agents.evaluation.benchmark import _Skipped
+    from echoic.agents.evaluation.benchmark import _NotRun
 
     if name != "-":
-        raise _Skipped("no key OPENAI_API_KEY")
+        raise _NotRun("skipped", "no key OPENAI_API_KEY")

@@ -56,7 +56,7 @@ def test_it_acts_by_what_it_reads_and_adds_up_what_that_used():
 
 def test_a_prompt_continues_the_one_before_it_up_to_the_commands():
     backbone = Scripted(reader)
-    play(backbone, Signs(4), history=10)
+    play(backbone, Signs(4))
     for before, after in zip(backbone.chats, backbone.chats[1:], strict=False):
         assert after[: len(before) - 1] == before[:-1]
         seen = after[len(before) - 1]
@@ -67,9 +67,10 @@ def test_a_prompt_continues_the_one_before_it_up_to_the_commands():
     assert not any("Commands:" in one.text for one in backbone.chats[-1][3:-1])
 
 
-def test_history_is_bounded_and_keeps_the_first_turn():
+def test_history_is_bounded_and_keeps_the_first_turn(monkeypatch):
+    monkeypatch.setattr("echoic.agents.baselines.prompted._HISTORY", 4)
     backbone = Scripted(reader)
-    episode, policy = play(backbone, Signs(12), history=4)
+    episode, policy = play(backbone, Signs(12))
     assert episode.success
     first = backbone.chats[0][-1].text.partition("\n\n")[2]
     for chat in backbone.chats:
@@ -140,23 +141,7 @@ def test_a_said_choice_and_a_list_that_is_not_complete_are_not_scored():
         assert backbone.scored == []
 
 
-def test_with_a_temperature_scores_are_drawn_from():
-    done = set()
-    for seed in range(12):
-        backbone = Scores(lambda chat: "Thought: doors.", right_door)
-        episode, _ = play(backbone, Signs(1), seed=seed, steps=1, temperature=100.0)
-        done.add(episode.success)
-    assert done == {True, False}
-
-
-def test_an_example_shows_the_form_and_can_be_left_out_or_replaced():
-    mine = (("Observation: one", "Action: two"), ("Observation: three", "Action: four"))
-    for examples in ((), mine):
-        backbone = Scripted(reader)
-        episode, _ = play(backbone, Signs(2), examples=examples)
-        assert episode.success
-        shown = [one.text for one in backbone.chats[0][1:-1]]
-        assert shown == [text for pair in examples for text in pair]
+def test_an_example_shows_the_form():
     backbone = Scripted(reader)
     play(backbone, Signs(1))
     example = backbone.chats[0][2].text
@@ -270,8 +255,8 @@ def test_policies_act_side_by_side():
 
 def test_settings_are_checked():
     for settings, message in (
-        ({"histroy": 3}, "ReActConfig has no setting 'histroy'; it has choice"),
-        ({"history": 0}, "history must be at least 1, not 0"),
+        ({"history": 3}, "ReActPolicy has no setting 'history'; it has choice"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1, not 0"),
         ({"choice": "best"}, "choice must be one of likeliest, said, not 'best'"),
         ({"temperature": float("nan")}, "temperature must be at least 0, not nan"),
     ):

@@ -1,56 +1,30 @@
 """Methods that prompt a language model: ReAct and Tree of Thoughts. Nothing is trained.
 
-**ReAct** (Yao et al., 2023, arXiv:2210.03629): the model sees the task, the last turns, the
-commands, and last the present observation; it writes a thought and an action. An answer without a
-command is asked for again ``retries`` times, with the commands; then the action is sent as it is,
-and the environment answers that nothing happens. If all commands are listed and the backbone can
-score given answers, the model writes its thought only, and the command is taken that it finds
-likeliest after it. The first turn, which states tasks, always stays. Beyond ``history`` turns, the
-older half of the others is dropped at once: until then a prompt continues the one before it, and
-its keys and values need not be computed again.
-
-**Tree of Thoughts** (Yao et al., 2023, arXiv:2305.10601): breadth first. At each level the model
-proposes up to ``breadth`` thoughts for each kept state and judges the results; ``beam`` limits the
-kept states. If the environment lists commands, a thought is a command and deeper ones continue it
-in the model's imagination; the first command of the best path is sent, and the next step searches
-again. If any text is an action, a thought is a step of a solution, and the model is asked for the
-answer that follows from the best path. If nothing is proposed, the model is asked once for its
-answer, without a tree.
-
 Answers of models are read leniently, and never replaced by a random or default action.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from echoic.agents import _checks
 from echoic.agents.backbones.base import Message
-from echoic.agents.baselines.base import Method
+from echoic.agents.baselines import Method
 from echoic.agents.environments.base import read_settings
-from echoic.agents.episodes import Decision, Usage, used_by
-from echoic.errors import ArgumentError, BackboneError
+from echoic.agents.episodes import Decision, Usage, all_of
+from echoic.errors import BackboneError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
 
-    from echoic.agents.backbones.base import Backbone
-    from echoic.agents.baselines.base import Cell
+__all__ = ["ReAct", "ReActPolicy", "TreeOfThoughts", "TreeOfThoughtsPolicy", "parse"]
 
-__all__ = [
-    "ReAct",
-    "ReActConfig",
-    "ReActPolicy",
-    "TreeOfThoughts",
-    "TreeOfThoughtsConfig",
-    "TreeOfThoughtsPolicy",
-    "parse",
-]
+# Longest observation or answer in a prompt, in characters.
+_LONGEST = 4000
+# Most earlier turns that a model sees.
+_HISTORY = 10
 
 # Signs before an item of a list, or around a command, that models write.
 _BULLET = re.compile(r"^\s*(?:[-*•>]+|\(?\d{1,3}[.):])\s+")
@@ -72,7 +46,7 @@ def clip(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     half = limit // 2
-    return f"{text[:half]}\n[...]\n{text[len(text) - half :]}"
+    return f"{text[:half]}\n[...]\n{text[-half:]}"
 
 
 def bare(text: str) -> str:
@@ -82,9 +56,7 @@ def bare(text: str) -> str:
     'go north'
     """
     text = text.strip()
-    fenced = re.fullmatch(r"```\w*\n?(.*?)\n?```", text, re.DOTALL)
-    if fenced:
-        text = fenced[1]
+    text = re.sub(r"^```\w*\n?(.*?)\n?```$", r"\1", text, flags=re.DOTALL)
     while len(text) > 1 and text[0] in _AROUND and text[-1] in _AROUND:
         text = text[1:-1].strip()
     return text.strip()
@@ -96,11 +68,8 @@ def lines(text: str, most: int) -> list[str]:
     >>> lines("1. go north\n2. go north\n- wait", 5)
     ['go north', 'wait']
     """
-    items = (bare(_BULLET.sub("", line)) for line in text.splitlines())
-    found: dict[str, str] = {}
-    for item in filter(None, items):
-        found.setdefault(_plain(item), item)
-    return list(found.values())[:most]
+    items = filter(None, (bare(_BULLET.sub("", line)) for line in text.splitlines()))
+    return list({_plain(item): item for item in items}.values())[:most]
 
 
 def matching(said: str, commands: Sequence[str]) -> str | None:
@@ -112,17 +81,13 @@ def matching(said: str, commands: Sequence[str]) -> str | None:
     True
     """
     plain = _plain(bare(said))
-    by_plain = {_plain(command): command for command in commands}
+    by_plain = {key: command for command in commands if (key := _plain(command))}
     if plain in by_plain:
         return by_plain[plain]
-    within = [
-        one for one in by_plain if one and re.search(rf"(?<!\w){re.escape(one)}(?!\w)", plain)
-    ]
+    within = [one for one in by_plain if re.search(rf"(?<!\w){re.escape(one)}(?!\w)", plain)]
     # "take key from box" contains "take key", which may be a command too.
-    longest = max(within, key=len, default=None)
-    if longest is None or any(one not in longest for one in within):
-        return None
-    return by_plain[longest]
+    longest = max(within, key=len, default="")
+    return by_plain.get(longest) if all(one in longest for one in within) else None
 
 
 def _plain(text: str) -> str:
@@ -130,56 +95,61 @@ def _plain(text: str) -> str:
 
 
 class _Prompted(Method):
-    """A method whose settings and policy are the classes ``config_class`` and ``policy_class``."""
+    """A method whose settings are the fields of its policy."""
 
     needs_backbone: ClassVar[bool] = True
-    config_class: ClassVar[Any]
     policy_class: ClassVar[Any]
 
-    def __init__(self, cell: Cell) -> None:
-        super().__init__(cell)
-        self.config = read_settings(self.config_class, cell.settings)
+    @classmethod
+    def check(cls, settings: Mapping[str, Any]) -> None:
+        """Raise an ``ArgumentError`` for settings that are not the policy's."""
+        read_settings(cls.policy_class, settings)
 
     def policy(self) -> Any:
         """Return a new policy."""
-        return self.policy_class(self.cell.backbone, self.config)
+        policy = read_settings(self.policy_class, self.cell.settings)
+        policy.backbone = self.cell.backbone
+        return policy
 
 
-class _Prompting:
-    """Asks a model, and counts what that used: shared by the policies."""
+@dataclass
+class _Policy:
+    """Asks a model, and counts what that used; acts in one episode at a time."""
 
-    #: Usage of all calls of this episode, those that failed included.
-    spent: Usage
+    max_tokens: int = 128  # most of an answer
+    temperature: float = 0.0  # 0 takes the likeliest tokens
 
-    def __init__(self, backbone: Backbone, config: Any) -> None:
-        self._backbone = backbone
-        self._config = config
-        self.begin("", 0)
+    def __post_init__(self) -> None:
+        _checks.whole(self, "max_tokens")
+        _checks.number(self, "temperature", least=0, finite=False)
+        self.backbone: Any = None
 
     def begin(self, instructions: str, seed: int) -> None:
+        """Begin an episode."""
+        #: Usage of all calls of this episode, those that failed included.
         self.spent = Usage()
-        self._seed = seed * 100_003
+        self._seed, self._instructions = seed * 100_003, instructions
+        # The earlier turns: what was seen, and what was answered.
+        self._turns: list[tuple[str, str]] = []
 
-    async def _ask(
-        self, chat: list[Message], temperature: float, stop: tuple[str, ...] = ()
-    ) -> str:
+    async def _ask(self, chat: list[Message], temperature: float, *stop: str) -> str:
         # Another seed for each call, so that the same question can have another answer.
         self._seed += 1
-        limits = {"max_tokens": self._config.max_tokens, "temperature": temperature, "stop": stop}
-        text: str = (await self._counted(self._backbone.chat(chat, seed=self._seed, **limits))).text
-        return text
+        limits = {"max_tokens": self.max_tokens, "temperature": temperature, "stop": stop}
+        return str((await self._counted(self.backbone.chat(chat, seed=self._seed, **limits))).text)
 
     async def _counted(self, call: Coroutine[Any, Any, Any]) -> Any:
         try:
             answer = await call
         except BackboneError as error:
-            self.spent += used_by(error)
+            if isinstance(error.usage, Usage):
+                self.spent += error.usage
             raise
         self.spent += answer.usage
         return answer
 
 
-# It contains no word that could be read as an action: small models repeat what they are shown.
+# It has no word that could be read as an action: small models repeat what they are shown.
 FORM = (
     'Answer in two lines. The first begins with "Thought:" and says what you make of it; the '
     'second begins with "Action:" and says what you do.'
@@ -194,137 +164,101 @@ FREE_EXAMPLE = (
     "Observation: How many days are three weeks?",
     "Thought: A week has 7 days, so three have 21.\nAction: 21",
 )
-_STOP = ("\nObservation:",)
-_STOP_THOUGHT = (*_STOP, "\nAction:")
+_STOP, _STOP_THOUGHT = "\nObservation:", "\nAction:"
 _ACTION = re.compile(r"^[\s*#>_-]*action\s*\d*\s*[*_]*:[*_]*[ \t]*", re.IGNORECASE | re.MULTILINE)
 _THOUGHT = re.compile(r"^[\s*#>_-]*thought\s*\d*\s*[*_]*:[*_]*[ \t]*", re.IGNORECASE)
 _NEXT = re.compile(r"^\s*(?:thought|action|observation)\s*\d*\s*:", re.IGNORECASE | re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class ReActConfig:
-    """Settings of ReAct.
+@dataclass
+class ReActPolicy(_Policy):
+    """Thinks and acts in turn; ``invalid`` counts answers without a command."""
 
-    Attributes:
-        max_tokens: Most tokens of an answer.
-        temperature: 0 takes the likeliest tokens.
-        history: Most turns that the model sees beside the present one.
-        max_characters: Longest observation; the middle of a longer one is left out.
-        retries: How often an answer without a command is asked for again.
-        examples: Pairs of observation and answer, shown before an episode. Default: one of ours.
-        choice: How a command is chosen where all are listed: ``"likeliest"`` after the thought, if
-            the backbone has ``score``, or the one that is ``"said"``.
-    """
-
-    max_tokens: int = 128
-    temperature: float = 0.0
-    history: int = 10
-    max_characters: int = 4000
-    retries: int = 1
-    examples: tuple[tuple[str, str], ...] | None = None
+    retries: int = 1  # how often an answer without a command is asked for again
+    #: How a command is chosen where all are listed: ``"likeliest"`` after the thought, if the
+    #: backbone has ``score``, or the one that is ``"said"``.
     choice: str = "likeliest"
 
     def __post_init__(self) -> None:
-        _checks.whole(self, "max_tokens", "history")
-        _checks.whole(self, "max_characters", least=100)
+        super().__post_init__()
         _checks.whole(self, "retries", least=0)
         _checks.one_of(self, "choice", ("likeliest", "said"))
-        _checks.number(self, "temperature", least=0, finite=False)
-
-
-class ReActPolicy(_Prompting):
-    """Acts in one episode at a time; ``invalid`` counts its answers without a command."""
-
-    _config: ReActConfig
 
     def begin(self, instructions: str, seed: int) -> None:
         """Begin an episode."""
         super().begin(instructions, seed)
         self.invalid = 0
-        self._system = Message("system", f"{instructions}\n\n{FORM}".strip())
-        # Observation and answer of each turn.
-        self._turns: list[tuple[str, str]] = []
-        self._examples = self._config.examples or ()
 
     async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> Decision:
         """Think and act."""
-        config = self._config
-        seen = "Observation: " + clip(observation["text"], config.max_characters)
         commands = info["commands"]
-        if not self._turns and config.examples is None:
+        seen = "Observation: " + clip(observation["text"], _LONGEST)
+        if not self._turns:
             # The same in all prompts of an episode, so that they begin alike.
-            self._examples = (EXAMPLE,) if commands else (FREE_EXAMPLE,)
-        chat = [self._system]
-        for shown, said in (*self._examples, *self._turns):
+            self._example = EXAMPLE if commands else FREE_EXAMPLE
+        chat = [Message("system", f"{self._instructions}\n\n{FORM}".strip())]
+        for shown, said in (self._example, *self._turns):
             chat += [Message("user", shown), Message("assistant", said)]
+        # What is seen comes last: small models follow what they read last.
         now = f"{show_commands(commands)}\n\n{seen}" if commands else seen
         chat.append(Message("user", now))
-        scored = config.choice == "likeliest" and self._backbone.can_score
-        if scored and restricted(info):
+        if self.choice == "likeliest" and self.backbone.can_score and restricted(info):
             thought, done = await self._choose(chat, commands)
         else:
             thought, done = await self._say(chat, info)
         said = f"Thought: {thought}\nAction: {done}" if thought else f"Action: {done}"
-        self._turns.append((seen, clip(said, config.max_characters)))
-        if len(self._turns) > config.history:
-            kept = config.history // 2 if config.history > 1 else 0
-            self._turns = [self._turns[0], *self._turns[len(self._turns) - kept :]]
+        self._turns.append((seen, clip(said, _LONGEST)))
+        # Many at once, but for the first, which states tasks: until then a prompt continues the one
+        # before it, whose keys and values need not be computed again.
+        if len(self._turns) > _HISTORY:
+            self._turns = [self._turns[0], *self._turns[-(_HISTORY // 2) :]]
         return Decision(done, thought)
 
     async def _say(self, chat: list[Message], info: Mapping[str, Any]) -> tuple[str, str]:
         """Return a thought and an action as the model writes them."""
-        config = self._config
-        for attempt in range(config.retries + 1):
-            text = await self._ask(chat, config.temperature, _STOP)
+        for _ in range(self.retries + 1):
+            text = await self._ask(chat, self.temperature, _STOP)
             thought, action = parse(text, within_line=bool(info["commands"]))
-            command = _command(text, action, info)
-            if command is not None:
-                break
+            if (command := _command(text, action, info)) is not None:
+                return thought, command
             self.invalid += 1
-            if attempt < config.retries:
-                chat = [*chat, Message("assistant", text.strip() or "..."), _asked_again(info)]
-        return thought, command if command is not None else action or bare(text)
+            again = f"That names no command. {FORM}"
+            if restricted(info):
+                again += "\n\nThe command is one of these, word for word. "
+                again += show_commands(info["commands"])
+            chat = [*chat, Message("assistant", text.strip() or "..."), Message("user", again)]
+        return thought, action or bare(text)
 
     async def _choose(self, chat: list[Message], commands: Sequence[str]) -> tuple[str, str]:
         """Return a thought as the model writes it, and the command that is likeliest after it."""
-        heat = self._config.temperature
-        thought, _ = parse(await self._ask(chat, heat, _STOP_THOUGHT), within_line=True)
+        text = await self._ask(chat, self.temperature, _STOP, _STOP_THOUGHT)
+        thought, _ = parse(text, within_line=True)
         begin = f"Thought: {thought}\nAction:" if thought else "Action:"
         answers = [f" {one}" for one in commands]
-        scores = await self._counted(self._backbone.score(chat, answers, begin=begin))
-        worth = np.asarray(scores.log_probs)
-        if heat > 0:
-            # The largest of these is drawn with the probability that the softmax gives it.
-            worth = worth / heat + np.random.default_rng(self._seed).gumbel(size=len(commands))
-        return thought, commands[int(worth.argmax())]
+        scores = await self._counted(self.backbone.score(chat, answers, begin=begin))
+        return thought, max(zip(scores.log_probs, commands, strict=True), key=lambda one: one[0])[1]
 
 
 class ReAct(_Prompted):
-    """Thoughts and actions in turn; settings are :class:`ReActConfig`'s."""
+    """ReAct (Yao et al., 2023, arXiv:2210.03629)."""
 
-    name, config_class, policy_class = "react", ReActConfig, ReActPolicy
+    name, policy_class = "react", ReActPolicy
 
 
 def parse(text: str, *, within_line: bool) -> tuple[str, str | None]:
     r"""Split an answer into the thought and the action; None without an action.
 
+    An action ends with its line, or else, as the rows of a grid, with the next thought.
+
     >>> parse("Thought: it is dark.\nAction: light lamp", within_line=True)
     ('it is dark.', 'light lamp')
-
-    Args:
-        text: The answer of a model.
-        within_line: Whether an action ends with its line; otherwise, as the rows of a grid, with
-            the next thought or observation.
     """
-    found = _ACTION.search(text)
-    before = text if found is None else text[: found.start()]
+    before, *rest = _ACTION.split(text, maxsplit=1)
     thought = _THOUGHT.sub("", before.strip()).strip()
-    if found is None:
+    if not rest:
         return thought, None
-    rest = text[found.end() :]
-    following = _NEXT.search(rest)
-    rest = (rest if following is None else rest[: following.start()]).strip()
-    return thought, bare(rest.partition("\n")[0] if within_line else rest) or None
+    action = _NEXT.split(rest[0], maxsplit=1)[0].strip()
+    return thought, bare(action.partition("\n")[0] if within_line else action) or None
 
 
 def _command(text: str, action: str | None, info: Mapping[str, Any]) -> str | None:
@@ -340,170 +274,119 @@ def _command(text: str, action: str | None, info: Mapping[str, Any]) -> str | No
     return listed if listed is not None or restricted(info) else action
 
 
-def _asked_again(info: Mapping[str, Any]) -> Message:
-    what = f"That names no command. {FORM}"
-    if restricted(info):
-        what += f"\n\nThe command is one of these, word for word. {show_commands(info['commands'])}"
-    return Message("user", what)
+_NUMBER = re.compile(r"(?<![\d.])(10|\d)(?:\.\d+)?(?!\d)")
 
 
-_NUMBER = re.compile(r"(?<![\d.])(\d{1,3})(?:\.\d+)?(?!\d)")
-_BEST = 10
+def read_rating(text: str) -> float | None:
+    """Read a rating: the first number from 0 to 10; None without one.
 
-
-@dataclass(frozen=True)
-class TreeOfThoughtsConfig:
-    """Settings of the search.
-
-    Attributes:
-        breadth: Most thoughts that are proposed for a state, b.
-        depth: Levels, d.
-        beam: States of a level that are kept. Default: all.
-        max_nodes: Most nodes of a tree; settings that allow more are refused.
-        max_tokens: Most tokens of an answer.
-        temperature: For proposals; values and answers are the likeliest.
-        history: Most earlier steps of the episode that the model sees.
-        max_characters: Longest observation.
+    >>> read_rating("8/10, because"), read_rating("Well done!")
+    (8.0, None)
     """
-
-    breadth: int = 3
-    depth: int = 2
-    beam: int | None = None
-    max_nodes: int = 1000
-    max_tokens: int = 128
-    temperature: float = 0.7
-    history: int = 5
-    max_characters: int = 4000
-
-    def __post_init__(self) -> None:
-        _checks.whole(self, "breadth", "depth", "max_nodes", "max_tokens")
-        if self.beam is not None:
-            _checks.whole(self, "beam")
-        _checks.whole(self, "history", least=0)
-        _checks.whole(self, "max_characters", least=100)
-        _checks.number(self, "temperature", least=0, finite=False)
-        nodes, kept = 0, 1
-        for _ in range(self.depth):
-            nodes += kept * self.breadth
-            kept = min(kept * self.breadth, self.beam or self.max_nodes)
-            if nodes > self.max_nodes:
-                raise ArgumentError(
-                    f"breadth {self.breadth} and depth {self.depth} can make more than max_nodes, "
-                    f"which is {self.max_nodes}"
-                )
+    found = _NUMBER.search(text)
+    return None if found is None else min(float(found[0]), 10.0)
 
 
 Path = tuple[str, ...]
 
 
-class TreeOfThoughtsPolicy(_Prompting):
-    """Acts in one episode at a time.
+@dataclass
+class TreeOfThoughtsPolicy(_Policy):
+    """Searches, breadth first.
 
-    Attributes:
-        nodes: Thoughts that were made in this episode.
-        leaves: Those of them at the full depth.
-        unread: Judgements that could not be read, which count as the lowest.
+    Counted are ``nodes``, the thoughts of an episode, ``leaves``, those at the full depth, and
+    ``unread``, ratings without a number.
     """
 
-    _config: TreeOfThoughtsConfig
+    temperature: float = 0.7  # of proposals; ratings and answers are the likeliest
+    breadth: int = 3  # most thoughts that are proposed for a state, b
+    depth: int = 2  # levels, d
+    beam: int = 5  # states of a level that are kept
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _checks.whole(self, "breadth", "depth", most=10)
+        _checks.whole(self, "beam", most=100)
 
     def begin(self, instructions: str, seed: int) -> None:
         """Begin an episode."""
         super().begin(instructions, seed)
         self.nodes = self.leaves = self.unread = 0
-        self._instructions = instructions
-        self._past: list[tuple[str, str]] = []
 
     async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> Decision:
         """Search, and act by the best path."""
-        seen, commands = clip(observation["text"], self._config.max_characters), info["commands"]
+        seen, commands = clip(observation["text"], _LONGEST), info["commands"]
         # The task and its state; the same for all questions of a step, and before them.
         parts = [self._instructions] if self._instructions else []
-        parts += [f"Earlier: {before}\nThen you did: {action}" for before, action in self._past]
+        parts += [f"Earlier: {before}\nThen you did: {action}" for before, action in self._turns]
         parts += [f"Now: {seen}", *([show_commands(commands)] if commands else [])]
         self._context, self._info = "\n\n".join(parts), info
         path = await self._search()
         action = path[0] if path and commands else await self._answer(path)
-        self._past.append((seen, action))
-        self._past = self._past[len(self._past) - self._config.history :]
+        self._turns.append((seen, action))
+        self._turns = self._turns[-_HISTORY:]
         return Decision(action, " -> ".join(path))
 
     async def _search(self) -> Path:
         """Return the best path of the deepest level that has any; empty without proposals."""
         kept: list[Path] = [()]
-        best: Path = ()
-        for level in range(1, self._config.depth + 1):
-            proposed = await _all([self._propose(path) for path in kept])
+        for level in range(1, self.depth + 1):
+            proposed = await all_of([self._propose(path) for path in kept])
             made = [(*path, one) for path, some in zip(kept, proposed, strict=True) for one in some]
             if not made:
                 break
             self.nodes += len(made)
-            self.leaves += len(made) if level == self._config.depth else 0
+            self.leaves += len(made) if level == self.depth else 0
             # One needs no comparison.
-            worth = await _all([self._value(one) for one in made]) if len(made) > 1 else [1]
-            # The first proposal of equal ones.
+            worth = await all_of([self._value(one) for one in made]) if len(made) > 1 else [1]
+            # Of equal ones the first proposal is first.
             order = sorted(range(len(made)), key=lambda index: -worth[index])
-            best = made[order[0]]
-            kept = [made[index] for index in order[: self._config.beam]]
-        return best
+            kept = [made[index] for index in order[: self.beam]]
+        return kept[0]
 
     async def _answer(self, path: Path) -> str:
         commands = self._info["commands"]
-        steps = f"\n\nYour steps so far:\n{_numbered(path)}" if path else ""
         kind = "one of the commands, word for word" if commands else "your answer"
-        text = await self._question(f"{steps}\n\nNow say {kind}, and nothing else.", 0.0)
+        question = f"Now say {kind}, and nothing else."
+        text = await self._question("Your steps so far", path, question)
         return (matching(text, commands) if commands else None) or bare(text)
 
     async def _propose(self, path: Path) -> list[str]:
-        config, commands = self._config, self._info["commands"]
+        breadth, commands = self.breadth, self._info["commands"]
         what = "commands to do next" if commands else "next steps of a solution"
-        steps = f"\n\nAfter these steps:\n{_numbered(path)}" if path else ""
-        text = await self._question(
-            f"{steps}\n\nPropose {config.breadth} different {what}, one on a line, the best first, "
-            "and nothing else.",
-            config.temperature,
+        question = (
+            f"Propose {breadth} different {what}, one on a line, the best first, and nothing else."
         )
+        text = await self._question("After these steps", path, question, self.temperature)
         if path or not commands:
-            return lines(text, config.breadth)
+            return lines(text, breadth)
         # The first step is sent to the environment, so it must be a command.
-        real = (
-            matching(one, commands) or (None if restricted(self._info) else one)
-            for one in lines(text, 10 * config.breadth)
-        )
-        return list(dict.fromkeys(one for one in real if one is not None))[: config.breadth]
+        said = (matching(one, commands) or one for one in lines(text, 10 * breadth))
+        real = (one for one in said if one in commands or not restricted(self._info))
+        return list(dict.fromkeys(real))[:breadth]
 
-    async def _value(self, path: Path) -> int:
-        """Ask how good a path is, from 1 to 10; 0, and counted, if the answer can't be read."""
-        text = await self._question(
-            f"\n\nSomeone plans these steps:\n{_numbered(path)}\n\nHow good is this plan, from 1 "
-            f"(useless) to {_BEST} (certain to succeed)? Say the number only.",
-            0.0,
+    async def _value(self, path: Path) -> float:
+        """Ask how good a path is; the lowest, and counted, if the answer can't be read."""
+        question = (
+            "How good is this plan, from 1 (useless) to 10 (certain to succeed)? Say the number "
+            "only."
         )
-        found = _NUMBER.search(text)
-        if found and 1 <= int(found[1]) <= _BEST:
-            return int(found[1])
-        self.unread += 1
-        return 0
+        found = read_rating(await self._question("Someone plans these steps", path, question))
+        self.unread += found is None
+        return found or 0.0
 
-    async def _question(self, question: str, temperature: float) -> str:
-        return await self._ask([Message("user", self._context + question)], temperature)
+    async def _question(self, steps: str, path: Path, question: str, heat: float = 0.0) -> str:
+        listed = "\n".join(f"{number}. {thought}" for number, thought in enumerate(path, 1))
+        parts = [self._context, *([f"{steps}:\n{listed}"] if path else []), question]
+        return await self._ask([Message("user", "\n\n".join(parts))], heat)
 
 
 class TreeOfThoughts(_Prompted):
-    """A search over thoughts; settings are :class:`TreeOfThoughtsConfig`'s."""
+    """Tree of Thoughts (Yao et al., 2023, arXiv:2305.10601).
 
-    name, config_class, policy_class = "tot", TreeOfThoughtsConfig, TreeOfThoughtsPolicy
+    If the environment lists commands, a thought is a command and deeper ones continue it in the
+    model's imagination; the first command of the best path is sent. If any text is an action, a
+    thought is a step of a solution, and the model says the answer that follows from the best path.
+    """
 
-
-def _numbered(path: Path) -> str:
-    return "\n".join(f"{number}. {thought}" for number, thought in enumerate(path, 1))
-
-
-async def _all(work: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Await all results, in order. If one fails, the others are stopped."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
+    name, policy_class = "tot", TreeOfThoughtsPolicy
