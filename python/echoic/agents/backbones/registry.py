@@ -213,7 +213,7 @@ def _reason(name: str) -> str | None:
     if name in _USERS:
         return _USERS[name].status()
     if name == _SMOLLM2:
-        return _no_smollm2()
+        return available()
     if name not in _OURS:
         known = ", ".join(backbone_names())
         raise ArgumentError(f"there is no backbone {name!r}; there are {known}")
@@ -227,13 +227,6 @@ def _reason(name: str) -> str | None:
     if (server is None or entry.form != "openai") and _key(entry) is None:
         return f"no key {entry.key}"
     return None
-
-
-def _no_smollm2() -> str | None:
-    for package in ("torch", "transformers"):
-        if importlib.util.find_spec(package) is None:
-            return f"{package} is not installed"
-    return available()
 
 
 def _prefix(name: str) -> str:
