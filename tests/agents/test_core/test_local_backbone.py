@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from echoic.agents.backbones import LocalBackbone, Message, Price
+from echoic.agents.backbones import LocalBackbone, Message, Price, backbone_status, make_backbone
 from echoic.agents.llm import (
     SamplingParams,
     TinyConfig,
@@ -191,12 +191,11 @@ def test_an_answer_that_somebody_else_ended_is_none():
 
 
 def test_smollm2_answers_through_the_registry():
-    registry = pytest.importorskip("echoic.agents.backbones.registry")
-    status = registry.backbone_status("smollm2")
+    status = backbone_status("smollm2")
     if status != "ready":
         pytest.skip(status)
     chat = [Message("user", "What is 2+2?")]
-    backbone = registry.make_backbone("smollm2", device="cpu")
+    backbone = make_backbone("smollm2", device="cpu")
     [answer] = ask(backbone, chat, max_tokens=16)
     assert "4" in answer.text
     assert backbone.name == "smollm2"

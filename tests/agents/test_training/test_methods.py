@@ -8,8 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 import tiers
-from echoic.agents.backbones.hosted import OpenAIBackbone
-from echoic.agents.backbones.prices import Price
+from echoic.agents.backbones import HostedBackbone, Price
 from echoic.agents.baselines import Cell, method_names, method_of
 from echoic.agents.baselines.trained import judgement_of, prompt_of
 from echoic.agents.environments import make_environment
@@ -149,7 +148,7 @@ def judge():
 def test_a_judge_teaches_what_it_likes(cell, judge):
     async def scenario():
         url = f"http://127.0.0.1:{judge.server_port}/v1"
-        backbone = OpenAIBackbone("judge", url=url, price=None)
+        backbone = HostedBackbone("judge", url=url, price=None)
         try:
             return await trained("rlaif", cell(1024, backbone))
         finally:
@@ -168,7 +167,7 @@ def test_a_judge_teaches_what_it_likes(cell, judge):
 def test_what_judging_cost_before_a_run_went_on_is_not_forgotten(cell, judge):
     async def scenario(steps):
         url = f"http://127.0.0.1:{judge.server_port}/v1"
-        backbone = OpenAIBackbone("judge", url=url, price=Price(1.0, out=2.0))
+        backbone = HostedBackbone("judge", url=url, price=Price(1.0, out=2.0))
         method = method_of("rlaif", cell(steps, backbone))
         try:
             return await method.train(), method.usage
@@ -187,7 +186,7 @@ def test_what_judging_cost_before_a_run_went_on_is_not_forgotten(cell, judge):
 
 
 def test_a_judge_is_never_asked_by_actors_that_go_on(cell):
-    backbone = OpenAIBackbone("judge", url="http://127.0.0.1:9/v1", price=None)
+    backbone = HostedBackbone("judge", url="http://127.0.0.1:9/v1", price=None)
     with pytest.raises(ArgumentError, match="rlaif is asynchronous=False"):
         method_of("rlaif", cell(backbone=backbone, asynchronous=True))
 

@@ -1,28 +1,53 @@
-"""The interface of backbones: language models that answer, and report what that used.
-
-It is the same for a local model and for one at a vendor's.
+"""Language models that answer, their names and their prices; the same here and at a vendor's.
 
 Invariant: the :class:`~echoic.agents.episodes.Usage` of an answer is what the backend counted. A
 server that does not count is an error, since the cost would be a guess.
+
+A name needs a key or a server from the environment, read when it is used: keys are never in a
+setting, a file or a message. A name without its key or server is *skipped*, with the reason;
+nothing is used in its place. ``NAME_MODEL`` and ``NAME_BASE_URL`` in the environment
+(``GPT_4O_MODEL``, ``LLAMA_4_BASE_URL``) point a name at another model or server: vendors have
+withdrawn some of these versions.
+
+>>> "gpt-4o" in backbone_names()
+True
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import math
+import os
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from echoic.agents.backbones import smollm2
 from echoic.agents.episodes import Usage
 from echoic.errors import ArgumentError, BackboneError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from typing_extensions import Self
 
-__all__ = ["Backbone", "Completion", "Message", "Sampling", "Scores", "check_messages"]
+__all__ = [
+    "Backbone",
+    "Completion",
+    "Message",
+    "Price",
+    "Sampling",
+    "Scores",
+    "backbone_names",
+    "backbone_status",
+    "backbone_target",
+    "make_backbone",
+    "price_of",
+    "register_backbone",
+    "set_price",
+]
 
 ROLES = ("system", "user", "assistant")
 
@@ -108,31 +133,20 @@ class Backbone(ABC):
     #: Whether it has :meth:`score`.
     can_score: bool = False
 
-    async def chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        max_tokens: int = 256,
-        temperature: float = 0.0,
-        stop: Sequence[str] = (),
-        seed: int | None = None,
-    ) -> Completion:
+    async def chat(self, messages: Sequence[Message], **sampling: Any) -> Completion:
         """Answer a chat.
 
         Args:
             messages: At most one of the system, which is the first; then those of the user and the
                 assistant. The last one is the user's.
-            max_tokens: See :class:`Sampling` for this and the arguments below.
-            temperature: 0 takes the likeliest tokens.
-            stop: The answer ends before any of these texts.
-            seed: Seed of the draw.
+            **sampling: Fields of :class:`Sampling`.
 
         Raises:
             ArgumentError: If an argument is not valid. Nothing was sent.
             BackboneError: If there was no answer, with the reason.
         """
         check_messages(messages)
-        return await self.answer(messages, Sampling(max_tokens, temperature, stop, seed))
+        return await self.answer(messages, Sampling(**sampling))
 
     @abstractmethod
     async def answer(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
@@ -174,20 +188,245 @@ def check_messages(messages: Sequence[Message]) -> None:
         raise ArgumentError(f"the last message must be the user's, not the {messages[-1].role}'s")
 
 
-def earliest(text: str, stop: Sequence[str]) -> int | None:
-    """Return where the first of these texts starts, or None without any."""
-    places = [place for one in stop if (place := text.find(one)) >= 0]
-    return min(places, default=None)
+# Prices.
 
 
-def whole(number: Any, what: str) -> int:
-    """Return a count that a server reported.
+@dataclass(frozen=True)
+class Price:
+    """US dollars for a million tokens.
+
+    Not modelled: batches, prices that depend on the length of the prompt, storage of caches, taxes.
+
+    Attributes:
+        input: Tokens of a prompt, not from a cache.
+        cached: Tokens of a prompt, from a cache; by default ``input``.
+        out: Tokens of an answer.
+        written: Tokens of a prompt, written to a cache, where the vendor charges that; by default
+            ``input``.
+        date: Month of the price, such as ``"2025-08"``.
+    """
+
+    input: float
+    cached: float | None = None
+    out: float = 0.0
+    written: float | None = None
+    date: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("input", "cached", "out", "written"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ArgumentError(
+                    f"{name} of a price must be finite and not below 0, not {value}"
+                )
+
+
+def cost(
+    price: Price | None,
+    tokens_in: int,
+    tokens_cached: int,
+    tokens_out: int,
+    tokens_written: int = 0,
+) -> float:
+    """Return dollars; ``tokens_in`` includes those cached and written. Without a price ``nan``."""
+    if price is None:
+        return math.nan
+    cached = price.input if price.cached is None else price.cached
+    written = price.input if price.written is None else price.written
+    fresh = tokens_in - tokens_cached - tokens_written
+    parts = (fresh * price.input, tokens_cached * cached, tokens_written * written)
+    return (sum(parts) + tokens_out * price.out) / 1e6
+
+
+# The vendors' list prices by their names of models; some have been withdrawn since.
+_PRICES = {
+    "gpt-4o": Price(2.50, 1.25, 10.00, date="2025-08"),
+    "gpt-4o-mini": Price(0.15, 0.075, 0.60, date="2025-08"),
+    "claude-3-5-sonnet-20241022": Price(3.00, 0.30, 15.00, written=3.75, date="2025-08"),
+    "gemini-1.5-pro": Price(1.25, 0.3125, 5.00, date="2025-08"),
+    "deepseek-reasoner": Price(0.55, 0.14, 2.19, date="2025-08"),
+}
+
+
+def price_of(model: str) -> Price:
+    """Return the price of a model, by its name at the vendor's.
 
     Raises:
-        BackboneError: If it is not a whole number >= 0.
+        ArgumentError: If it is not known.
     """
-    is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
-    # JSON numbers may be infinite here.
-    if not is_number or not 0 <= number < math.inf or number != int(number):
-        raise BackboneError(f"expected a whole number as {what} of the server, got {number!r}")
-    return int(number)
+    if model not in _PRICES:
+        raise ArgumentError(
+            f"no price of {model!r} is known: set one with set_price or price=Price(...), or use "
+            "price=None, and its cost is nan"
+        )
+    return _PRICES[model]
+
+
+def set_price(model: str, price: Price) -> None:
+    """Set the price of a model, for backbones that are made later."""
+    if not model or not isinstance(price, Price):
+        raise ArgumentError("a price needs a model's name and a Price")
+    _PRICES[model] = price
+
+
+# Names.
+
+
+class _Hosted(NamedTuple):
+    """A known name: its model there, the variable of its key, and its server unless a user's."""
+
+    model: str
+    key: str
+    url: str | None
+    protocol: str = "openai"
+    takes_seed: bool = True
+
+
+# Open weights have no vendor: the user serves them, at a price that only the user knows.
+_HOSTED = {
+    "gpt-4o": _Hosted("gpt-4o", "OPENAI_API_KEY", "https://api.openai.com/v1"),
+    "claude-3.5-sonnet": _Hosted(
+        "claude-3-5-sonnet-20241022",
+        "ANTHROPIC_API_KEY",
+        "https://api.anthropic.com",
+        "anthropic",
+    ),
+    "gemini-1.5-pro": _Hosted(
+        "gemini-1.5-pro",
+        "GEMINI_API_KEY",
+        "https://generativelanguage.googleapis.com/v1beta",
+        "gemini",
+    ),
+    "deepseek-r1": _Hosted(
+        "deepseek-reasoner", "DEEPSEEK_API_KEY", "https://api.deepseek.com/v1", takes_seed=False
+    ),
+    "llama-4": _Hosted("meta-llama/Llama-4-Scout-17B-16E-Instruct", "LLAMA_4_API_KEY", None),
+    "qwen-7b": _Hosted("Qwen/Qwen2.5-7B-Instruct", "QWEN_7B_API_KEY", None),
+}
+
+
+def _smollm2(**settings: Any) -> Backbone:
+    from echoic.agents.backbones.local import LocalBackbone
+
+    return LocalBackbone.smollm2(**settings)
+
+
+# What makes a name's backbone, and why it can't be used here.
+_MADE: dict[str, tuple[Callable[..., Backbone], Callable[[], str | None]]] = {
+    "smollm2": (_smollm2, smollm2.available)
+}
+
+
+class Target(NamedTuple):
+    """The model of a name, its server and price if known, and whether the environment set them."""
+
+    model: str
+    url: str | None = None
+    price: Price | None = None
+    moved: bool = False
+
+
+def register_backbone(
+    name: str,
+    make: Callable[..., Backbone],
+    *,
+    status: Callable[[], str | None] = lambda: None,
+) -> None:
+    """Register a backbone under a name, replacing any earlier one.
+
+    Args:
+        name: The name.
+        make: Gets the settings of :func:`make_backbone` and returns the backbone.
+        status: Returns why it can't be used, or None if it can.
+    """
+    if not name or not callable(make) or not callable(status):
+        raise ArgumentError("a backbone needs a name, and functions for make and status")
+    _MADE[name] = (make, status)
+
+
+def backbone_names() -> tuple[str, ...]:
+    """Return all names, in alphabetical order."""
+    return tuple(sorted({*_HOSTED, *_MADE}))
+
+
+def backbone_status(name: str) -> str:
+    """Return ``"ready"``, or ``"skipped: "`` and the reason, such as ``"no key OPENAI_API_KEY"``.
+
+    Without a known price it is ``"ready: no price, so costs are not known"``. The environment and
+    installed packages are checked; no request is sent.
+    """
+    if (reason := _reason(name)) is not None:
+        return f"skipped: {reason}"
+    if name in _MADE or backbone_target(name).price is not None:
+        return "ready"
+    return "ready: no price, so costs are not known"
+
+
+def make_backbone(name: str, /, **settings: Any) -> Backbone:
+    """Make a backbone by its name.
+
+    Args:
+        name: One of :func:`backbone_names`.
+        **settings: For its constructor, such as ``http`` or ``price``.
+
+    Raises:
+        BackboneError: If it can't be used here; :func:`backbone_status` returns the reason.
+        ArgumentError: If the name is unknown.
+    """
+    if (reason := _reason(name)) is not None:
+        raise BackboneError(f"{name} is skipped: {reason}")
+    if name in _MADE:
+        return _MADE[name][0](**settings)
+    from echoic.agents.backbones.hosted import HostedBackbone
+
+    known, target = _HOSTED[name], backbone_target(name)
+    rename = {} if known.takes_seed else {"seed": None}
+    chosen = {"name": name, "price": target.price, "rename": rename, **settings}
+    return HostedBackbone(target.model, known.protocol, key=_key(known), url=target.url, **chosen)
+
+
+def backbone_target(name: str) -> Target:
+    """Return the model and server of a name, which the environment may set.
+
+    A registered name, or one without a server, is its own model.
+    """
+    if name in _MADE or name not in _HOSTED:
+        return Target(name)
+    known = _HOSTED[name]
+    model = _variable(name, "MODEL") or known.model
+    url = _variable(name, "BASE_URL") or known.url
+    # A vendor's price holds only there, and that of another model may be unknown.
+    price = _PRICES.get(model) if url == known.url else None
+    return Target(model, url, price, (model, url) != (known.model, known.url))
+
+
+def _reason(name: str) -> str | None:
+    """Return why a name can't be used; None if it can."""
+    if name in _MADE:
+        return _MADE[name][1]()
+    if name not in _HOSTED:
+        known = ", ".join(backbone_names())
+        raise ArgumentError(f"there is no backbone {name!r}; there are {known}")
+    if importlib.util.find_spec("httpx") is None:
+        return "httpx is not installed"
+    entry, server = _HOSTED[name], _variable(name, "BASE_URL")
+    if entry.url is None and server is None:
+        return f"no server {_prefix(name)}_BASE_URL"
+    # A server of the user may need no key; vendors' formats other than OpenAI's always do.
+    if (server is None or entry.protocol != "openai") and _key(entry) is None:
+        return f"no key {entry.key}"
+    return None
+
+
+def _key(entry: _Hosted) -> str | None:
+    """Return the key without white space, such as the line end of a file."""
+    return os.environ.get(entry.key, "").strip() or None
+
+
+def _prefix(name: str) -> str:
+    """Return a name as the start of an environment variable: ``GPT_4O`` for ``gpt-4o``."""
+    return re.sub(r"[^A-Z0-9]", "_", name.upper())
+
+
+def _variable(name: str, what: str) -> str | None:
+    return os.environ.get(f"{_prefix(name)}_{what}") or None

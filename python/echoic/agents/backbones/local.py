@@ -1,13 +1,8 @@
 """A local language model, run by the engine.
 
 Requests are batched, and a prefix that several have in common is computed once: ``tokens_cached``
-of a usage is the engine's count. To train a model, see :class:`echoic.agents.llm.LLMTrainer`.
-
-A stop text may end in the middle of a token, and is found when its last token was drawn. The engine
-may draw one more token before it is cancelled; that one is in ``usage.tokens_out``, since it was
-computed.
-
-Importing this module imports torch.
+of a usage is the engine's count. The engine may draw one more token after a stop text before it is
+cancelled; that one is in ``usage.tokens_out``, since it was computed.
 """
 
 from __future__ import annotations
@@ -16,14 +11,8 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Any
 
-from echoic.agents.backbones.base import (
-    Backbone,
-    Completion,
-    Scores,
-    check_messages,
-    earliest,
-)
-from echoic.agents.backbones.prices import FREE, Price, cost
+from echoic.agents.backbones import smollm2
+from echoic.agents.backbones.base import Backbone, Completion, Price, Scores, check_messages, cost
 from echoic.agents.episodes import Usage
 from echoic.agents.llm import AsyncExecutionEngine, ExecutionConfig, SamplingParams
 from echoic.errors import ArgumentError, BackboneError
@@ -37,8 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["LocalBackbone"]
 
 _CONFIG = ExecutionConfig(max_cache_size=8192, max_concurrent_rollouts=16, timeout=600.0)
-# A text has at most as many tokens as bytes in UTF-8.
-_BYTES = "utf-8"
+_FREE = Price(0.0)
 
 
 class LocalBackbone(Backbone):
@@ -63,23 +51,23 @@ class LocalBackbone(Backbone):
         name: str = "local",
         config: ExecutionConfig | None = None,
         device: Any = "auto",
-        price: Price | None = FREE,
+        price: Price | None = _FREE,
     ) -> None:
         self.name = name
         self.model = model
         self.tokenizer = tokenizer
         self.price = price
         self.engine = AsyncExecutionEngine(config or _CONFIG, model, device)
-        self._ends = _end_tokens(model, tokenizer)
         # The token that ends an answer: of several, the tokenizer's.
         end = getattr(tokenizer, "eos_token_id", None)
-        self._end = end if isinstance(end, int) else next(iter(self._ends), None)
+        ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+        ends = {end, *(ends if isinstance(ends, (list, tuple)) else [ends])} - {None}
+        self._ends = tuple(sorted(ends))
+        self._end = self._ends[:1] if end is None else (end,)
 
     @classmethod
     def smollm2(cls, device: Any = "auto", **settings: Any) -> LocalBackbone:
         """Load SmolLM2-135M-Instruct; see ``echoic.agents.backbones.smollm2``."""
-        from echoic.agents.backbones import smollm2
-
         model, tokenizer = smollm2.load(device)
         return cls(model, tokenizer, device=device, **{"name": "smollm2", **settings})
 
@@ -88,35 +76,33 @@ class LocalBackbone(Backbone):
 
     async def answer(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """Answer a chat."""
-        prompt = self._prompt(messages)
-        stop = sampling.stop
         params = SamplingParams(
-            max_new_tokens=sampling.max_tokens,
-            temperature=sampling.temperature,
-            stop=self._ends,
-            seed=sampling.seed,
+            sampling.max_tokens, sampling.temperature, stop=self._ends, seed=sampling.seed
         )
-        if not stop:
-            result = await self.engine.generate(prompt, params)
-            kept, found = len(result.tokens), False
-        else:
-            result, kept, found = await self._until(prompt, params, stop)
-        # Only if it was cancelled here: otherwise there is no answer.
-        stopped = result.finish_reason == "cancelled" and found
-        if not result.success and not stopped:
-            raise BackboneError(f"{self.name}: {result.error or result.finish_reason}")
-        text = self._text(result.tokens[:kept])
-        if (place := earliest(text, stop)) is not None:
-            text = text[:place]
-            stopped = True
+        stop = sampling.stop
+        # Number of last tokens that hold any stop text which the newest one has ended: a text has
+        # at most as many tokens as bytes.
+        tail = max((len(text.encode()) for text in stop), default=0) + 8
+        name = await self.engine.submit_rollout(self._prompt(messages), sampling=params)
+        drawn: list[int] = []
+        found = False
+        try:
+            async for token in self.engine.stream(name):
+                drawn.append(token.token)
+                if found := _earliest(self._text(drawn[-tail:]), stop) is not None:
+                    break
+        finally:
+            self.engine.cancel(name)
+        result = await self.engine.get_result(name)
+        if not found:
+            self._check(result)
+        text = self._text(drawn)
+        place = _earliest(text, stop)
+        stopped = found or place is not None or result.finish_reason == "stop"
         usage = self._usage(
             result.prompt_tokens, result.reused_tokens or 0, result.tokens_generated
         )
-        return Completion(
-            text,
-            usage,
-            "stop" if stopped or result.finish_reason == "stop" else "length",
-        )
+        return Completion(text[:place], usage, "stop" if stopped else "length")
 
     async def score(
         self, messages: Sequence[Message], answers: Sequence[str], *, begin: str = ""
@@ -126,8 +112,7 @@ class LocalBackbone(Backbone):
         if not answers or not all(answers):
             raise ArgumentError("expected at least one answer to score, and no empty one")
         prompt = [*self._prompt(messages), *self._bare(begin)]
-        end = () if self._end is None else (self._end,)
-        given = [(*self._bare(answer), *end) for answer in answers]
+        given = [(*self._bare(answer), *self._end) for answer in answers]
         results = await asyncio.gather(
             *(
                 self.engine.generate(prompt, SamplingParams(len(one), 0.0, forced=one))
@@ -135,8 +120,7 @@ class LocalBackbone(Backbone):
             )
         )
         for result in results:
-            if not result.success:
-                raise BackboneError(f"{self.name}: {result.error or result.finish_reason}")
+            self._check(result)
         tokens_in = sum(one.prompt_tokens + one.tokens_generated for one in results)
         return Scores(
             tuple(math.fsum(one.logprobs) for one in results),
@@ -152,28 +136,9 @@ class LocalBackbone(Backbone):
         counted = {"tokens_in": tokens_in, "tokens_cached": cached, "tokens_out": out}
         return Usage(**counted, cost=cost(self.price, **counted), requests=1)
 
-    async def _until(
-        self, prompt: list[int], sampling: SamplingParams, stop: Sequence[str]
-    ) -> tuple[RolloutResult, int, bool]:
-        """Draw until a stop text; return also the number of tokens then, and whether it came."""
-        # Number of last tokens that hold any stop text which the newest one has ended.
-        tail = max(len(text.encode(_BYTES)) for text in stop) + 8
-        name = await self.engine.submit_rollout(prompt, sampling=sampling)
-        drawn: list[int] = []
-        found = False
-        try:
-            async for token in self.engine.stream(name):
-                drawn.append(token.token)
-                if earliest(self._text(drawn[-tail:]), stop) is not None:
-                    found = True
-                    break
-            if found:
-                self.engine.cancel(name)
-            result = await self.engine.get_result(name)
-        except BaseException:
-            self.engine.cancel(name)
-            raise
-        return result, len(drawn) if found else len(result.tokens), found
+    def _check(self, result: RolloutResult) -> None:
+        if not result.success:
+            raise BackboneError(f"{self.name}: {result.error or result.finish_reason}")
 
     def _prompt(self, messages: Sequence[Message]) -> list[int]:
         return list(
@@ -195,13 +160,6 @@ class LocalBackbone(Backbone):
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
 
-def _end_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Return the tokens that end an answer, of the model and the tokenizer."""
-    given = [
-        getattr(tokenizer, "eos_token_id", None),
-        getattr(getattr(model, "generation_config", None), "eos_token_id", None),
-    ]
-    ends: set[int] = set()
-    for one in given:
-        ends.update(one if isinstance(one, (list, tuple)) else () if one is None else (one,))
-    return tuple(sorted(ends))
+def _earliest(text: str, stop: Sequence[str]) -> int | None:
+    """Return where the first of these texts starts, or None without any."""
+    return min((place for one in stop if (place := text.find(one)) >= 0), default=None)

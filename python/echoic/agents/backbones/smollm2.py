@@ -96,7 +96,7 @@ def folder() -> Path:
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
         )
-        # Newer versions may keep weights packed, and do not save a model that came from a GGUF file.
+        # Newer versions may keep weights packed, and save no model that came from such a file.
         unpacked: dict[str, Any] = {}
         if hasattr(transformers, "GgufConfig"):
             unpacked["quantization_config"] = transformers.GgufConfig(dequantize=True)
