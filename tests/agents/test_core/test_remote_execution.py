@@ -18,7 +18,7 @@ from echoic.agents.llm import (
 )
 from echoic.agents.llm.remote import Router
 from echoic.agents.llm.requests import SamplingParams
-from echoic.errors import ArgumentError, ClosedError, WaitTimeoutError
+from echoic.errors import ArgumentError, ClosedError
 
 PROMPT = list(range(40))
 FAST = RemoteConfig(backoff=0.01, stall=20.0, timeout=60.0)
@@ -52,8 +52,6 @@ def test_tokens_log_probs_versions_and_reuse_come_back(serve: Any) -> None:
             assert (first.prompt_tokens, first.reused_tokens) == (40, 0)
             # Whole blocks of 16 tokens.
             assert again.reused_tokens == 32
-            metrics = engine.get_performance_metrics()
-            assert (metrics["completed"], metrics["failed"], metrics["versions"]) == (2, 0, [3])
 
     run(main())
 
@@ -68,7 +66,7 @@ def test_a_server_that_tells_no_reuse_is_not_given_one(serve: Any) -> None:
             assert result.text == "".join(map(chr, continuation(list(text.encode()), 5)))
             assert result.tokens == []
             with pytest.raises(ArgumentError, match="takes text, not token ids"):
-                await engine.submit_rollout([1, 2])
+                await engine.generate([1, 2])
             assert "cache_salt" not in server.requests[0]
 
     run(main())
@@ -94,13 +92,10 @@ def test_a_fault_costs_time_and_no_token(serve: Any, fault: Any) -> None:
 
     async def main() -> None:
         async with RemoteEngine([replica(server)], config) as engine:
-            name = await engine.submit_rollout(PROMPT, sampling=tokens(20))
-            streamed = [token.token async for token in engine.stream(name)]
-            result = await engine.get_result(name)
+            result = await engine.generate(PROMPT, tokens(20))
             assert result.success, result.error
-            assert streamed == result.tokens == continuation(PROMPT, 20)
+            assert result.tokens == continuation(PROMPT, 20)
             assert len(result.metadata["faults"]) == 1
-            assert engine.get_performance_metrics()["retries"] == 1
 
     run(main())
     made = max(fault.get(name, 0) for name in ("drop", "stall", "error"))
@@ -241,7 +236,6 @@ def test_a_server_that_is_gone_fails_after_all_attempts() -> None:
             result = await engine.generate(PROMPT, tokens(4))
             assert not result.success
             assert len(result.metadata["faults"]) == 3
-            assert engine.get_performance_metrics()["active"] == 0
 
     run(main())
 
@@ -258,48 +252,21 @@ def test_a_key_that_is_wrong_is_told(serve: Any) -> None:
     run(main())
 
 
-def test_no_more_are_under_way_than_allowed_and_priorities_decide_who(serve: Any) -> None:
+def test_no_more_are_under_way_than_allowed(serve: Any) -> None:
     server = serve()
     server.delay = 0.01
     config = RemoteConfig(max_concurrent_rollouts=2)
 
     async def main() -> None:
         async with RemoteEngine([replica(server)], config) as engine:
-            # The first two are under way at once, so that the others wait together.
-            names = [
-                await engine.submit_rollout([n] * 20, priority=n, sampling=tokens(3))
-                for n in (0, 0, 1, 5, 3, 3, 2, 4)
-            ]
-            results = await asyncio.gather(*(engine.get_result(name) for name in names))
+            rollouts = (engine.generate([n] * 20, tokens(3)) for n in range(8))
+            results = await asyncio.gather(*rollouts)
             assert all(result.success for result in results)
+            assert results[-1].queue_time > 0.02
 
     run(main())
     assert server.most_active == 2
-    asked = [one["prompt"][0] for one in server.requests]
-    # Of two that begin together, either may arrive first.
-    assert [sorted(asked[n : n + 2]) for n in range(0, 8, 2)] == [[0, 0], [4, 5], [3, 3], [1, 2]]
-
-
-@pytest.mark.parametrize(("priority", "order"), [(0.001, [1, 2, 3]), (1.0, [1, 3, 2])])
-def test_who_waits_long_enough_is_not_overtaken(serve: Any, priority: float, order: Any) -> None:
-    server = serve()
-    server.delay = 0.02
-    config = dataclasses.replace(FAST, max_concurrent_rollouts=1)
-
-    async def main() -> None:
-        async with RemoteEngine([replica(server)], config) as engine:
-            names = [
-                await engine.submit_rollout([1], sampling=tokens(5)),
-                await engine.submit_rollout([2], priority=0.0, sampling=tokens(1)),
-            ]
-            await asyncio.sleep(0.05)
-            # Each second of waiting counts as much as 0.1 of priority.
-            names.append(await engine.submit_rollout([3], priority=priority, sampling=tokens(1)))
-            for name in names:
-                assert (await engine.get_result(name)).success
-
-    run(main())
-    assert [asked["prompt"][0] for asked in server.requests] == order
+    assert sorted(one["prompt"][0] for one in server.requests) == list(range(8))
 
 
 def test_a_dead_replica_costs_one_attempt_each(serve: Any) -> None:
@@ -333,7 +300,7 @@ def test_an_answer_that_has_stopped_is_over(serve: Any, fault: Any) -> None:
         text = RemoteEngine([replica(server, dialect="openai")], FAST)
         async with text as engine:
             with pytest.raises(ArgumentError, match="takes no stop tokens"):
-                await engine.submit_rollout("a", sampling=SamplingParams(stop=(1,)))
+                await engine.generate("a", SamplingParams(stop=(1,)))
 
     run(main())
 
@@ -355,7 +322,7 @@ def test_a_broken_attempt_makes_reuse_unknown_and_a_refusal_does_not(serve: Any)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"priority": float("inf")}, "a priority must be a finite number"),
+        ({"sampling": SamplingParams(forced=(1,))}, "servers take no forced tokens"),
         ({"embeddings": {500: [0.0]}}, "servers take no embeddings: use a local model"),
     ],
 )
@@ -364,7 +331,7 @@ def test_what_servers_can_not_do_is_refused_at_once(options: Any, message: str) 
         gone = Replica("http://127.0.0.1:9/v1", model="formula")
         async with RemoteEngine([gone]) as engine:
             with pytest.raises(ArgumentError, match=message):
-                await engine.submit_rollout([1], **options)
+                await engine.generate([1], **options)
 
     run(main())
 
@@ -386,69 +353,32 @@ def test_updates_of_weights_come_one_after_the_other(serve: Any) -> None:
     assert loaded == [1, 2]
 
 
-def test_submission_waits_while_the_queue_is_full(serve: Any) -> None:
-    server = serve()
-    server.delay = 0.02
-    config = RemoteConfig(max_concurrent_rollouts=1, priority_queue_size=1)
-
-    async def main() -> None:
-        async with RemoteEngine([replica(server)], config) as engine:
-            for _ in range(2):
-                await engine.submit_rollout(PROMPT, sampling=tokens(5))
-            with pytest.raises(WaitTimeoutError, match="no room for another one"):
-                await engine.submit_rollout(PROMPT, timeout=0.02)
-            name = await engine.submit_rollout(PROMPT, sampling=tokens(1))
-            assert (await engine.get_result(name)).success
-
-    run(main())
-
-
-def test_cancelling_ends_it_with_what_was_made_and_frees_its_place(serve: Any) -> None:
+def test_a_rollout_that_is_cancelled_or_late_frees_its_place(serve: Any) -> None:
     server = serve()
     server.delay = 0.02
     config = RemoteConfig(max_concurrent_rollouts=1)
 
     async def main() -> None:
         async with RemoteEngine([replica(server)], config) as engine:
-            running = await engine.submit_rollout(PROMPT, sampling=tokens(500))
-            waiting = await engine.submit_rollout(PROMPT, sampling=tokens(1))
-            last = await engine.submit_rollout(PROMPT, sampling=tokens(1))
-            # Also before its first step.
-            assert engine.cancel(waiting)
-            stream = engine.stream(running)
-            for _ in range(3):
-                await stream.__anext__()
-            assert engine.cancel(running)
-            result = await engine.get_result(running)
-            assert (result.success, result.finish_reason) == (False, "cancelled")
-            assert result.tokens == continuation(PROMPT, len(result.tokens))
-            assert len(result.tokens) >= 3
-            assert (await engine.get_result(waiting)).finish_reason == "cancelled"
-            assert (await engine.get_result(last)).success
-            assert not engine.cancel(last)
-            metrics = engine.get_performance_metrics()
-            assert (metrics["active"], metrics["loads"]) == (0, [0])
-
-    run(main())
-
-
-def test_results_are_given_once_and_waits_have_an_end(serve: Any) -> None:
-    server = serve()
-    server.delay = 0.05
-
-    async def main() -> None:
-        async with RemoteEngine([replica(server)], FAST) as engine:
-            name = await engine.submit_rollout(PROMPT, sampling=tokens(4))
-            with pytest.raises(WaitTimeoutError, match="it goes on"):
-                await engine.get_result(name, timeout=0.01)
-            assert (await engine.get_result(name)).success
-            with pytest.raises(ArgumentError, match="there is no rollout"):
-                await engine.get_result(name)
-            late = await engine.submit_rollout(PROMPT, sampling=tokens(400), timeout=0.2)
-            result = await engine.get_result(late)
-            assert (result.finish_reason, result.success) == ("timeout", False)
+            running = asyncio.ensure_future(engine.generate(PROMPT, tokens(500)))
+            waiting = asyncio.ensure_future(engine.generate(PROMPT, tokens(1)))
+            while not server.requests:  # noqa: ASYNC110 - it is in another thread
+                await asyncio.sleep(0.005)
+            for one in (running, waiting):
+                one.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await one
+            late = await engine.generate(PROMPT, tokens(400), timeout=0.2)
+            assert (late.finish_reason, late.success) == ("timeout", False)
+            assert late.tokens == continuation(PROMPT, len(late.tokens))
+            assert late.tokens_generated == len(late.tokens) > 0
+            assert (await engine.generate(PROMPT, tokens(1))).success
+            # Closing ends what runs.
+            last = asyncio.ensure_future(engine.generate(PROMPT, tokens(500)))
+            await asyncio.sleep(0.05)
+        assert (await last).finish_reason == "shutdown"
         with pytest.raises(ClosedError):
-            await engine.submit_rollout(PROMPT)
+            await engine.generate(PROMPT)
 
     run(main())
 
@@ -505,8 +435,7 @@ def test_a_cache_that_was_not_emptied_keeps_its_replica_out(serve: Any) -> None:
             with pytest.raises(Fault, match=r"/not-there: the server answered 404"):
                 await engine.update_weights(1)
             assert engine.version == 0
-            name = await engine.submit_rollout(PROMPT, timeout=0.1)
-            assert (await engine.get_result(name)).finish_reason == "timeout"
+            assert (await engine.generate(PROMPT, timeout=0.1)).finish_reason == "timeout"
 
     run(main())
 

@@ -1,12 +1,9 @@
-"""Rollouts on servers, with the interface of the engine for local models.
+"""Rollouts on servers: the same ``generate`` as that of the engine for local models.
 
-A rollout waits by priority for one of ``max_concurrent_rollouts`` places, is sent to the replica
-that has probably computed most of its prompt, and yields tokens as they arrive. If a server is
-full, gone or silent, the rest is requested from the best replica then: the prompt with the tokens
-so far continues where the other stopped, so nothing is lost or drawn twice, and tokens that were
-streamed stay valid.
-
-Everything runs in the event loop of the caller, without locks.
+A rollout waits for one of ``max_concurrent_rollouts`` places, and is sent to the replica that has
+probably computed most of its prompt. If a server is full, gone or silent, the rest is requested
+from the best replica then: the prompt with the tokens so far continues where the other stopped, so
+nothing is lost or drawn twice.
 """
 
 from __future__ import annotations
@@ -15,35 +12,27 @@ import asyncio
 import contextlib
 import dataclasses
 import hashlib
-import itertools
 import math
 import operator
 import random
 import secrets
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from echoic.agents import _checks
 from echoic.agents.llm.replica import MAX_LINE, Fault, Piece, Replica
-from echoic.agents.llm.requests import (
-    Handle,
-    RolloutEngine,
-    RolloutResult,
-    RolloutToken,
-    SamplingParams,
-)
-from echoic.errors import ArgumentError, WaitTimeoutError
+from echoic.agents.llm.requests import RolloutResult, SamplingParams
+from echoic.errors import ArgumentError, ClosedError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-__all__ = ["RemoteConfig", "RemoteEngine"]
+    from typing_extensions import Self
 
-# Priority that each second of waiting adds, so that every rollout is admitted.
-_AGING = 0.1
+__all__ = ["RemoteConfig", "RemoteEngine"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,28 +41,23 @@ class RemoteConfig:
 
     Attributes:
         max_concurrent_rollouts: Most requests under way, at all replicas together.
-        priority_queue_size: Most rollouts that wait; further submissions wait for room.
         timeout: Seconds after which a rollout has failed, including its waiting.
         stall: Seconds that a server may be silent, before or between tokens.
         attempts: Most attempts of a rollout.
         backoff: Seconds before the second attempt; doubled with each. A server's ``Retry-After``
             replaces it.
         max_backoff: Most seconds between two attempts, also if a server asks for more.
-        max_results: A result is kept until it is taken, or this many later rollouts have ended.
     """
 
     max_concurrent_rollouts: int = 128
-    priority_queue_size: int = 1000
     timeout: float = 30.0
     stall: float = 10.0
     attempts: int = 5
     backoff: float = 0.25
     max_backoff: float = 10.0
-    max_results: int = 10_000
 
     def __post_init__(self) -> None:
-        _checks.whole(self, "max_concurrent_rollouts", "priority_queue_size", "attempts")
-        _checks.whole(self, "max_results")
+        _checks.whole(self, "max_concurrent_rollouts", "attempts")
         _checks.number(self, "timeout", "stall", above=0, finite=False)
         _checks.number(self, "backoff", "max_backoff", least=0, finite=False)
 
@@ -132,82 +116,46 @@ class Router:
             del self._sent[digest]
 
 
-class _Rollout(Handle):
-    """One rollout, from its submission until its result was taken."""
+@dataclasses.dataclass
+class _Rollout:
+    """A rollout under way; its result has the tokens so far, with -1 for an unknown id."""
 
-    def __init__(
-        self,
-        request_id: str,
-        prompt: str | list[int],
-        priority: float,
-        sampling: SamplingParams,
-        metadata: Mapping[str, Any],
-    ) -> None:
-        super().__init__(request_id)
-        self.prompt = prompt
-        self.sampling = sampling
-        self.metadata = metadata
-        self.submitted = self.began = time.monotonic()
-        # All ranks age at the same rate, so that their order does not depend on the time.
-        self.rank = _AGING * self.submitted - priority
-        self.admitted = asyncio.Event()
-        self.text = ""
-        self.counts: Piece | None = None
-        self.faults: list[str] = []
-        self.failed: set[int] = set()
-        # Whether the usage of a broken attempt is unknown.
-        self.uncounted = False
-        self.task: asyncio.Task[str]
+    prompt: str | list[int]
+    sampling: SamplingParams
+    result: RolloutResult
+    failed: set[int] = dataclasses.field(default_factory=set)
+    # Whether a broken attempt has used tokens that nobody counted.
+    uncounted: bool = False
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether the id of every token is known."""
+        return -1 not in self.result.tokens
 
     def take(self, piece: Piece, version: int) -> None:
-        """Add what a server sent. Tokens without an id get the id -1."""
+        """Add what a server sent."""
+        result = self.result
         ids = piece.token_ids or (-1,) * (len(piece.log_probs) or bool(piece.text))
         log_probs = piece.log_probs or (math.nan,) * len(ids)
         if len(ids) != len(log_probs):
             why = f"a server sent {len(ids)} tokens with {len(log_probs)} log-probabilities"
             raise Fault(why, again=False)
-        if len(self.tokens) + len(ids) > self.sampling.max_new_tokens:
+        if len(result.tokens) + len(ids) > self.sampling.max_new_tokens:
             raise Fault("a server sent more tokens than were requested", again=False)
-        if len(self.text) + len(piece.text) > MAX_LINE:
+        if len(result.text) + len(piece.text) > MAX_LINE:
             raise Fault(f"a server sent more than {MAX_LINE} characters", again=False)
-        self.text += piece.text
+        result.text += piece.text
+        result.tokens += ids
+        result.logprobs += log_probs
+        result.versions += [version] * len(ids)
         if piece.prompt is not None:
-            self.counts = piece
-        self.tokens.extend(
-            RolloutToken(token, log_prob, version)
-            for token, log_prob in zip(ids, log_probs, strict=True)
-        )
-        self.notify()
-
-    @property
-    def has_ids(self) -> bool:
-        """Whether the id of every token is known."""
-        return all(token.token >= 0 for token in self.tokens)
-
-    def end(self, finish: str, error: str | None) -> RolloutResult:
-        """Make the result."""
-        counts = self.counts
-        length = (counts and counts.prompt) or 0
-        result = RolloutResult(
-            request_id=self.request_id,
-            success=error is None,
-            execution_time=time.monotonic() - self.began,
-            error=error,
-            metadata={**self.metadata, "faults": self.faults},
-            text=self.text,
-            finish_reason=finish,
-            prompt_tokens=length if isinstance(self.prompt, str) else len(self.prompt),
-            reused_tokens=None if counts is None or self.uncounted else counts.cached,
-            queue_time=self.began - self.submitted,
-        )
-        result.add(self.tokens)
-        if not self.has_ids:
-            result.tokens = []
-        return result
+            result.reused_tokens = piece.cached
+            if isinstance(self.prompt, str):
+                result.prompt_tokens = piece.prompt
 
 
-class RemoteEngine(RolloutEngine[_Rollout]):
-    """Generates with servers that speak OpenAI's protocol of completions.
+class RemoteEngine:
+    """Generates with servers that speak OpenAI's protocol of completions, in one event loop.
 
     Args:
         replicas: The servers, all with the same weights.
@@ -226,64 +174,77 @@ class RemoteEngine(RolloutEngine[_Rollout]):
         if not self._replicas:
             raise ArgumentError("an engine needs at least one replica")
         self._config = config or RemoteConfig()
-        super().__init__(self._config.priority_queue_size, self._config.max_results)
         # With the version, separates prefixes in a server's cache from those of other weights.
         self._salt = secrets.token_hex(8)
         self._updating = asyncio.Lock()
         self._versions = [version] * len(self._replicas)
         self._open = set(range(len(self._replicas)))
         self._router = Router(len(self._replicas))
-        self._numbers = itertools.count()
-        self._queue: list[_Rollout] = []
-        self._running = 0
+        self._places = asyncio.Semaphore(self._config.max_concurrent_rollouts)
         self._changed = asyncio.Event()
-        self._counts = Counter[str]()
+        self._tasks: set[asyncio.Task[str]] = set()
+        self._closed = False
 
     @property
     def version(self) -> int:
         """The lowest version of all replicas."""
         return min(self._versions)
 
-    async def submit_rollout(
+    async def generate(
         self,
         state_sequence: str | Sequence[int],
-        priority: float = 1.0,
-        metadata: Mapping[str, Any] | None = None,
-        *,
         sampling: SamplingParams | None = None,
+        *,
+        metadata: Mapping[str, Any] | None = None,
         timeout: float | None = None,
         **local: Any,
-    ) -> str:
-        """Submit a rollout and return its name, after waiting for room in the queue.
+    ) -> RolloutResult:
+        """Run a rollout and return its result, which says why if it failed.
 
         ``state_sequence`` is token ids where the servers take them, text otherwise. The other
-        arguments are those of ``AsyncExecutionEngine.submit_rollout``; its ``callback``,
-        ``return_kv`` and ``embeddings`` are errors.
+        arguments are those of ``AsyncExecutionEngine.generate``; what servers do not take, such as
+        ``embeddings``, is an error.
         """
         sampling = sampling or SamplingParams()
         for name, value in {**local, "forced tokens": sampling.forced}.items():
             if value:
                 raise ArgumentError(f"servers take no {name}: use a local model")
         prompt = self._checked(state_sequence, sampling)
-        if not math.isfinite(priority):
-            raise ArgumentError(f"a priority must be a finite number, not {priority}")
+        if self._closed:
+            raise ClosedError("the engine was shut down")
         limit = self._config.timeout if timeout is None else timeout
-        self._check_open()
-        await self._take_room(limit)
-        name = f"remote-{next(self._numbers)}"
-        rollout = _Rollout(name, prompt, priority, sampling, metadata or {})
-        self._handles[name] = rollout
-        self._queue.append(rollout)
-        # A callback ends the rollout: a task that is cancelled before its first step never runs.
-        rollout.task = asyncio.create_task(self._live(rollout, limit))
-        rollout.task.add_done_callback(lambda task: self._end(rollout, task, limit))
-        self._admit()
-        return name
-
-    def cancel(self, request_id: str) -> bool:
-        """Cancel a rollout, keeping its tokens; return whether it had not ended."""
-        rollout = self._handles.get(request_id)
-        return rollout is not None and not rollout.result.done() and rollout.task.cancel()
+        result = RolloutResult(
+            secrets.token_hex(4),
+            success=False,
+            metadata={**(metadata or {}), "faults": []},
+            prompt_tokens=0 if isinstance(prompt, str) else len(prompt),
+            reused_tokens=None,
+        )
+        rollout = _Rollout(prompt, sampling, result)
+        began = time.monotonic()
+        task = asyncio.create_task(self._run(rollout))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=limit)
+        finally:
+            task.cancel()
+        await asyncio.wait({task})
+        if not done:
+            result.finish_reason, result.error = "timeout", f"it took more than {limit:g} s"
+        elif task.cancelled():
+            result.finish_reason, result.error = "shutdown", "the engine was shut down"
+        elif isinstance(fault := task.exception(), Fault):
+            result.finish_reason, result.error = "error", str(fault)
+        else:
+            result.finish_reason, result.success = task.result(), True
+        result.execution_time = time.monotonic() - began - result.queue_time
+        result.tokens_generated = len(result.tokens)
+        if rollout.uncounted:
+            result.reused_tokens = None
+        if not rollout.has_ids:
+            result.tokens = []
+        return result
 
     async def update_weights(
         self,
@@ -331,30 +292,20 @@ class RemoteEngine(RolloutEngine[_Rollout]):
                 self._open.add(index)
                 self._notify()
 
-    def get_performance_metrics(self) -> dict[str, Any]:
-        """Return counts since the engine was made, and the rollouts under way."""
-        return {
-            "active": self._running,
-            "waiting": self._waiting,
-            **{name: self._counts[name] for name in ("completed", "failed", "retries")},
-            "loads": list(self._router.loads),
-            "versions": list(self._versions),
-        }
-
-    def shutdown(self) -> None:
-        """End every rollout. Results can still be taken; connections close with the event loop."""
-        self._closed = True
-        for rollout in self._handles.values():
-            rollout.task.cancel()
-        self._make_room(for_all=True)
-        self._notify()
-
     async def aclose(self) -> None:
-        """Do the same as :meth:`shutdown`, wait until it is done, and close all connections."""
-        self.shutdown()
-        tasks = [rollout.task for rollout in self._handles.values()]
+        """End every rollout, and close all connections."""
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(replica.client.aclose() for replica in self._replicas))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
     def _checked(self, prompt: str | Sequence[int], sampling: SamplingParams) -> str | list[int]:
         for replica in self._replicas:
@@ -376,19 +327,6 @@ class RemoteEngine(RolloutEngine[_Rollout]):
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _admit(self) -> None:
-        """Admit rollouts while there are free places."""
-        while self._queue and self._running < self._config.max_concurrent_rollouts:
-            rollout = min(self._queue, key=lambda one: one.rank)
-            self._leave_queue(rollout)
-            rollout.admitted.set()
-            self._running += 1
-
-    def _leave_queue(self, rollout: _Rollout) -> None:
-        self._queue.remove(rollout)
-        self._waiting -= 1
-        self._make_room()
-
     async def _drained(self, index: int, timeout: float) -> None:
         """Wait until a replica has no rollouts."""
         deadline = time.monotonic() + timeout
@@ -405,53 +343,30 @@ class RemoteEngine(RolloutEngine[_Rollout]):
                 f"after {timeout:g} s; it goes on with version {self._versions[index]}"
             ) from None
 
-    def _end(self, rollout: _Rollout, task: asyncio.Task[str], limit: float) -> None:
-        """Set the result of a rollout and free its place."""
-        finish, error = "error", None
-        if task.cancelled():
-            finish = "shutdown" if self._closed else "cancelled"
-            error = "the engine was shut down" if self._closed else "it was cancelled"
-        elif (raised := task.exception()) is None:
-            finish = task.result()
-        elif isinstance(raised, asyncio.TimeoutError):
-            finish, error = "timeout", f"it took more than {limit:g} s"
-        else:
-            error = str(raised) if isinstance(raised, Fault) else repr(raised)
-        if rollout.admitted.is_set():
-            self._running -= 1
-        else:
-            rollout.began = time.monotonic()
-            self._leave_queue(rollout)
-        self._counts["completed" if error is None else "failed"] += 1
-        self._settle(rollout, rollout.end(finish, error))
-        self._admit()
-
-    async def _live(self, rollout: _Rollout, limit: float) -> str:
-        # Not wait_for alone: cancelled before its first step, it would leave a coroutine unawaited.
-        return await asyncio.wait_for(self._run(rollout), limit)
-
     async def _run(self, rollout: _Rollout) -> str:
-        await rollout.admitted.wait()
-        rollout.began = time.monotonic()
-        for attempt in range(self._config.attempts):
-            index = await self._route(rollout)
-            try:
-                return await self._attempt(rollout, index)
-            except Fault as fault:
-                rollout.faults.append(str(fault))
-                rollout.failed.add(index)
-                if not fault.again or attempt + 1 == self._config.attempts:
-                    raise
-                wait = fault.after
-            finally:
-                self._router.loads[index] -= 1
-                self._notify()
-            self._counts["retries"] += 1
-            # Up to half as long again, so that rollouts refused together do not return together.
-            wait = self._config.backoff * 2**attempt if wait is None else wait
-            wait *= 1 + random.random() / 2
-            await asyncio.sleep(min(wait, self._config.max_backoff))
-        raise AssertionError("the last attempt returns or raises")
+        """Request a rollout until it has ended, and return why."""
+        submitted = time.monotonic()
+        async with self._places:
+            rollout.result.queue_time = time.monotonic() - submitted
+            wait = self._config.backoff
+            faults = rollout.result.metadata["faults"]
+            while True:
+                index = await self._route(rollout)
+                try:
+                    return await self._attempt(rollout, index)
+                except Fault as fault:
+                    faults.append(str(fault))
+                    rollout.failed.add(index)
+                    if not fault.again or len(faults) == self._config.attempts:
+                        raise
+                    pause = wait if fault.after is None else fault.after
+                finally:
+                    self._router.loads[index] -= 1
+                    self._notify()
+                # Up to half as long again: those that were refused together return one by one.
+                pause *= 1 + random.random() / 2
+                await asyncio.sleep(min(pause, self._config.max_backoff))
+                wait *= 2
 
     async def _route(self, rollout: _Rollout) -> int:
         """Choose a replica: one that has not failed the rollout yet, if there is one."""
@@ -465,7 +380,7 @@ class RemoteEngine(RolloutEngine[_Rollout]):
     async def _attempt(self, rollout: _Rollout, index: int) -> str:
         """Request the missing tokens from one replica; return why the rollout has ended."""
         replica, version = self._replicas[index], self._versions[index]
-        sampling, drawn = rollout.sampling, len(rollout.tokens)
+        sampling, drawn = rollout.sampling, len(rollout.result.tokens)
         if drawn == sampling.max_new_tokens:
             return "length"
         # The rest of an answer must not repeat the random numbers of its beginning.
@@ -474,9 +389,9 @@ class RemoteEngine(RolloutEngine[_Rollout]):
             sampling, max_new_tokens=sampling.max_new_tokens - drawn, seed=seed
         )
         if isinstance(rollout.prompt, str):
-            so_far: str | list[int] = rollout.prompt + rollout.text
+            so_far: str | list[int] = rollout.prompt + rollout.result.text
         elif rollout.has_ids:
-            so_far = [*rollout.prompt, *(token.token for token in rollout.tokens)]
+            so_far = [*rollout.prompt, *rollout.result.tokens]
         else:
             raise Fault(
                 f"the rest can't be requested, since {replica!r} does not return token ids",
@@ -484,7 +399,6 @@ class RemoteEngine(RolloutEngine[_Rollout]):
             )
         pieces = replica.complete(so_far, rest, f"{self._salt}-{version}", self._config.stall)
         finish = None
-        rollout.counts = None
         try:
             async with contextlib.aclosing(pieces):
                 async for piece in pieces:
