@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from echoic.agents.backbones.local import *
 
 _MODULES = {
-    "base": "Backbone Completion Message Price Sampling Scores backbone_names backbone_status "
-    "make_backbone price_of register_backbone set_price",
+    "base": "PRICES Backbone Completion Message Price Sampling Scores backbone_names "
+    "backbone_status make_backbone register_backbone",
     "hosted": "HostedBackbone",
     "http": "HttpConfig",
     "local": "LocalBackbone",

@@ -1,16 +1,11 @@
 """Language models that answer, their names and their prices; the same here and at a vendor's.
 
-Invariant: the :class:`~echoic.agents.episodes.Usage` of an answer is what the backend counted. A
-server that does not count is an error, since the cost would be a guess.
-
 A name needs a key or a server from the environment, read when it is used: keys are never in a
 setting, a file or a message. A name without its key or server is *skipped*, with the reason;
-nothing is used in its place. ``NAME_MODEL`` and ``NAME_BASE_URL`` in the environment
-(``GPT_4O_MODEL``, ``LLAMA_4_BASE_URL``) point a name at another model or server: vendors have
-withdrawn some of these versions.
+nothing is used in its place.
 
->>> "gpt-4o" in backbone_names()
-True
+Invariant: the :class:`~echoic.agents.episodes.Usage` of an answer is what the backend counted. A
+server that does not count is an error, since the cost would be a guess.
 """
 
 from __future__ import annotations
@@ -24,6 +19,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from echoic.agents import _checks
 from echoic.agents.backbones import smollm2
 from echoic.agents.episodes import Usage
 from echoic.errors import ArgumentError, BackboneError
@@ -34,6 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
+    "PRICES",
     "Backbone",
     "Completion",
     "Message",
@@ -44,9 +41,7 @@ __all__ = [
     "backbone_status",
     "backbone_target",
     "make_backbone",
-    "price_of",
     "register_backbone",
-    "set_price",
 ]
 
 ROLES = ("system", "user", "assistant")
@@ -81,12 +76,8 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise ArgumentError(f"max_tokens must be at least 1, not {self.max_tokens}")
-        if not 0 <= self.temperature < math.inf:
-            raise ArgumentError(
-                f"temperature must be finite and not below 0, not {self.temperature}"
-            )
+        _checks.whole(self, "max_tokens")
+        _checks.number(self, "temperature", least=0)
         if isinstance(self.stop, str) or not all(isinstance(one, str) and one for one in self.stop):
             raise ArgumentError("stop must be a sequence of texts, none of them empty")
 
@@ -193,17 +184,10 @@ def check_messages(messages: Sequence[Message]) -> None:
 
 @dataclass(frozen=True)
 class Price:
-    """US dollars for a million tokens.
+    """US dollars for a million tokens, and the month of the price, such as ``"2025-08"``.
 
-    Not modelled: batches, prices that depend on the length of the prompt, storage of caches, taxes.
-
-    Attributes:
-        input: Tokens of a prompt, not from a cache.
-        cached: Tokens of a prompt, from a cache; by default ``input``.
-        out: Tokens of an answer.
-        written: Tokens of a prompt, written to a cache, where the vendor charges that; by default
-            ``input``.
-        date: Month of the price, such as ``"2025-08"``.
+    Tokens of a prompt that are read from a cache, or written to it, cost ``input`` by default. Not
+    modelled: batches, prices that depend on the length of the prompt, storage of caches, taxes.
     """
 
     input: float
@@ -213,12 +197,8 @@ class Price:
     date: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("input", "cached", "out", "written"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
-                raise ArgumentError(
-                    f"{name} of a price must be finite and not below 0, not {value}"
-                )
+        names = ("input", "cached", "out", "written")
+        _checks.number(self, *(one for one in names if getattr(self, one) is not None), least=0)
 
 
 def cost(
@@ -231,42 +211,20 @@ def cost(
     """Return dollars; ``tokens_in`` includes those cached and written. Without a price ``nan``."""
     if price is None:
         return math.nan
-    cached = price.input if price.cached is None else price.cached
-    written = price.input if price.written is None else price.written
-    fresh = tokens_in - tokens_cached - tokens_written
-    parts = (fresh * price.input, tokens_cached * cached, tokens_written * written)
-    return (sum(parts) + tokens_out * price.out) / 1e6
+    dollars = (tokens_in - tokens_cached - tokens_written) * price.input + tokens_out * price.out
+    for tokens, each in ((tokens_cached, price.cached), (tokens_written, price.written)):
+        dollars += tokens * (price.input if each is None else each)
+    return dollars / 1e6
 
 
-# The vendors' list prices by their names of models; some have been withdrawn since.
-_PRICES = {
+#: The vendors' list prices by their names of models; some have been withdrawn since.
+PRICES = {
     "gpt-4o": Price(2.50, 1.25, 10.00, date="2025-08"),
     "gpt-4o-mini": Price(0.15, 0.075, 0.60, date="2025-08"),
     "claude-3-5-sonnet-20241022": Price(3.00, 0.30, 15.00, written=3.75, date="2025-08"),
     "gemini-1.5-pro": Price(1.25, 0.3125, 5.00, date="2025-08"),
     "deepseek-reasoner": Price(0.55, 0.14, 2.19, date="2025-08"),
 }
-
-
-def price_of(model: str) -> Price:
-    """Return the price of a model, by its name at the vendor's.
-
-    Raises:
-        ArgumentError: If it is not known.
-    """
-    if model not in _PRICES:
-        raise ArgumentError(
-            f"no price of {model!r} is known: set one with set_price or price=Price(...), or use "
-            "price=None, and its cost is nan"
-        )
-    return _PRICES[model]
-
-
-def set_price(model: str, price: Price) -> None:
-    """Set the price of a model, for backbones that are made later."""
-    if not model or not isinstance(price, Price):
-        raise ArgumentError("a price needs a model's name and a Price")
-    _PRICES[model] = price
 
 
 # Names.
@@ -334,10 +292,8 @@ def register_backbone(
 ) -> None:
     """Register a backbone under a name, replacing any earlier one.
 
-    Args:
-        name: The name.
-        make: Gets the settings of :func:`make_backbone` and returns the backbone.
-        status: Returns why it can't be used, or None if it can.
+    ``make`` gets the settings of :func:`make_backbone`. ``status`` returns why the backbone can't
+    be used, or None if it can.
     """
     if not name or not callable(make) or not callable(status):
         raise ArgumentError("a backbone needs a name, and functions for make and status")
@@ -381,22 +337,22 @@ def make_backbone(name: str, /, **settings: Any) -> Backbone:
 
     known, target = _HOSTED[name], backbone_target(name)
     rename = {} if known.takes_seed else {"seed": None}
-    chosen = {"name": name, "price": target.price, "rename": rename, **settings}
-    return HostedBackbone(target.model, known.protocol, key=_key(known), url=target.url, **chosen)
+    chosen = {"name": name, "url": target.url, "price": target.price, "rename": rename, **settings}
+    return HostedBackbone(target.model, known.protocol, key=_key(known), **chosen)
 
 
 def backbone_target(name: str) -> Target:
     """Return the model and server of a name, which the environment may set.
 
-    A registered name, or one without a server, is its own model.
+    A name that is registered, or unknown, is its own model.
     """
     if name in _MADE or name not in _HOSTED:
         return Target(name)
     known = _HOSTED[name]
-    model = _variable(name, "MODEL") or known.model
-    url = _variable(name, "BASE_URL") or known.url
+    model = os.environ.get(_variable(name, "MODEL")) or known.model
+    url = os.environ.get(_variable(name, "BASE_URL")) or known.url
     # A vendor's price holds only there, and that of another model may be unknown.
-    price = _PRICES.get(model) if url == known.url else None
+    price = PRICES.get(model) if url == known.url else None
     return Target(model, url, price, (model, url) != (known.model, known.url))
 
 
@@ -405,16 +361,16 @@ def _reason(name: str) -> str | None:
     if name in _MADE:
         return _MADE[name][1]()
     if name not in _HOSTED:
-        known = ", ".join(backbone_names())
-        raise ArgumentError(f"there is no backbone {name!r}; there are {known}")
+        names = ", ".join(backbone_names())
+        raise ArgumentError(f"there is no backbone {name!r}; there are {names}")
     if importlib.util.find_spec("httpx") is None:
         return "httpx is not installed"
-    entry, server = _HOSTED[name], _variable(name, "BASE_URL")
-    if entry.url is None and server is None:
-        return f"no server {_prefix(name)}_BASE_URL"
-    # A server of the user may need no key; vendors' formats other than OpenAI's always do.
-    if (server is None or entry.protocol != "openai") and _key(entry) is None:
-        return f"no key {entry.key}"
+    known, target = _HOSTED[name], backbone_target(name)
+    if target.url is None:
+        return f"no server {_variable(name, 'BASE_URL')}"
+    # A server of the user may need no key; vendors' protocols other than OpenAI's always do.
+    if (target.url == known.url or known.protocol != "openai") and _key(known) is None:
+        return f"no key {known.key}"
     return None
 
 
@@ -423,10 +379,6 @@ def _key(entry: _Hosted) -> str | None:
     return os.environ.get(entry.key, "").strip() or None
 
 
-def _prefix(name: str) -> str:
-    """Return a name as the start of an environment variable: ``GPT_4O`` for ``gpt-4o``."""
-    return re.sub(r"[^A-Z0-9]", "_", name.upper())
-
-
-def _variable(name: str, what: str) -> str | None:
-    return os.environ.get(f"{_prefix(name)}_{what}") or None
+def _variable(name: str, what: str) -> str:
+    """Return the name of a variable of the environment: ``GPT_4O_MODEL``."""
+    return f"{re.sub(r'[^A-Z0-9]', '_', name.upper())}_{what}"

@@ -9,7 +9,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from echoic.agents.backbones.base import Backbone, Completion, cost, price_of
+from echoic.agents.backbones.base import PRICES, Backbone, Completion, cost
 from echoic.agents.backbones.http import HttpClient
 from echoic.agents.episodes import Usage
 from echoic.errors import ArgumentError, BackboneError
@@ -33,9 +33,9 @@ class HostedBackbone(Backbone):
         protocol: ``"openai"`` (its vendor's, and that of Mistral, DeepSeek, vLLM, SGLang and
             llama.cpp), ``"anthropic"``, which takes no seed, or ``"gemini"``.
         key: Its key; None for a server without keys.
-        url: Root of the API; by default the vendor's.
+        url: Root of the API, such as ``https://api.openai.com/v1``.
         name: Name in reports; by default the model's.
-        price: By default that of :func:`price_of`; None: not known, and costs are ``nan``.
+        price: By default that in ``PRICES``; None: not known, and costs are ``nan``.
         rename: Other names of fields of a request, or None for those that the server does not
             take, such as ``{"max_tokens": "max_completion_tokens", "seed": None}``.
         http: Bounds.
@@ -46,8 +46,8 @@ class HostedBackbone(Backbone):
         model: str,
         protocol: str = "openai",
         *,
+        url: str,
         key: str | None = None,
-        url: str | None = None,
         name: str | None = None,
         price: Price | str | None = "listed",
         rename: Mapping[str, str | None] | None = None,
@@ -59,13 +59,18 @@ class HostedBackbone(Backbone):
             )
         self.model = model
         self.name = name or model
-        self.price = price_of(model) if isinstance(price, str) else price
+        if isinstance(price, str) and model not in PRICES:
+            raise ArgumentError(
+                f"no price of {model!r} is known: expected one in PRICES or price=Price(...), or "
+                "price=None, and its cost is nan"
+            )
+        self.price = PRICES[model] if isinstance(price, str) else price
         self._protocol = _PROTOCOLS[protocol]
         self._rename = dict(rename or {})
         headers = {
             header: value.format(key=key) for header, value in self._protocol.headers.items() if key
         }
-        self.client = HttpClient(url or self._protocol.url, headers, http, key)
+        self.client = HttpClient(url, headers, http, key)
 
     def __repr__(self) -> str:
         return f"HostedBackbone({self.model!r}, url={self.client.url!r})"
@@ -260,9 +265,8 @@ def _read_gemini(answer: Json) -> tuple[str, str]:
 
 
 class _Protocol(NamedTuple):
-    """How a server is asked and answers: its address, its headers and its JSON."""
+    """How a server is asked and answers: its headers and its JSON."""
 
-    url: str
     path: str
     headers: Mapping[str, str]
     ask: Callable[[str, Sequence[Message], Sampling], Json]
@@ -272,7 +276,6 @@ class _Protocol(NamedTuple):
 
 _PROTOCOLS = {
     "openai": _Protocol(
-        "https://api.openai.com/v1",
         "/chat/completions",
         {"Authorization": "Bearer {key}"},
         _ask_openai,
@@ -280,7 +283,6 @@ _PROTOCOLS = {
         _read_openai,
     ),
     "anthropic": _Protocol(
-        "https://api.anthropic.com",
         "/v1/messages",
         {"x-api-key": "{key}", "anthropic-version": "2023-06-01"},
         _ask_anthropic,
@@ -288,7 +290,6 @@ _PROTOCOLS = {
         _read_anthropic,
     ),
     "gemini": _Protocol(
-        "https://generativelanguage.googleapis.com/v1beta",
         "/models/{model}:generateContent",
         {"x-goog-api-key": "{key}"},
         _ask_gemini,

@@ -18,7 +18,7 @@ import math
 import random
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
@@ -26,9 +26,11 @@ from echoic.agents import _checks
 from echoic.errors import ArgumentError, BackboneError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 __all__ = ["MAX_ERROR", "WORTH_ANOTHER_TRY", "Fault", "HttpClient", "HttpConfig"]
+
+T = TypeVar("T")
 
 WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 #: Characters of a server's text in a message.
@@ -37,11 +39,12 @@ MAX_ERROR = 500
 
 @dataclass(frozen=True)
 class HttpConfig:
-    """Bounds of the calls of a backbone.
+    """Bounds of calls.
 
     Attributes:
         timeout: Seconds of a call in all: waiting, attempts and pauses.
-        attempt_timeout: Seconds of one attempt, from its start to the last byte.
+        attempt_timeout: Seconds of one attempt, from its start to the last byte; where an answer
+            comes token by token, seconds that the server may be silent.
         attempts: Most attempts of a request.
         backoff: Seconds before the second attempt; doubled with each, and half of it is random, so
             that clients that failed together do not retry together.
@@ -59,9 +62,28 @@ class HttpConfig:
     max_answer: int = 16 << 20
 
     def __post_init__(self) -> None:
-        _checks.number(self, "timeout", "attempt_timeout", above=0)
+        _checks.number(self, "timeout", "attempt_timeout", above=0, finite=False)
         _checks.number(self, "backoff", "max_backoff", least=0)
         _checks.whole(self, "attempts", "max_concurrent", "max_answer")
+
+    async def persist(self, once: Callable[[], Awaitable[T]], faults: list[str]) -> T:
+        """Repeat what fails with a :class:`Fault`, and add the reasons to ``faults``."""
+        longest = self.backoff
+        while True:
+            try:
+                return await once()
+            except Fault as fault:
+                faults.append(str(fault))
+                asked = fault.after
+                last = len(faults) == self.attempts or (asked or 0) > self.max_backoff
+                if last or not fault.again:
+                    wish = f"; it asks to wait {asked:g} s" if asked else ""
+                    raise BackboneError(
+                        f"{fault} (attempt {len(faults)} of {self.attempts}{wish})"
+                    ) from None
+            pause = longest / 2 if asked is None else asked
+            await asyncio.sleep(pause + longest / 2 * random.random())
+            longest = min(2 * longest, self.max_backoff)
 
 
 class Fault(BackboneError):
@@ -127,9 +149,14 @@ class HttpClient:
         """
         self._connect()
         url, config = self.url + path, self.config
-        faults: list[Fault] = []
+        faults: list[str] = []
+
+        async def call() -> dict[str, Any]:
+            async with self._places:
+                return await config.persist(lambda: self._once(url, body), faults)
+
         try:
-            return await asyncio.wait_for(self._attempts(url, body, faults), config.timeout)
+            return await asyncio.wait_for(call(), config.timeout)
         except asyncio.TimeoutError:
             last = f"; the last attempt: {faults[-1]}" if faults else ""
             raise BackboneError(
@@ -189,42 +216,22 @@ class HttpClient:
             self._http = httpx.AsyncClient(headers=self._headers, limits=limits)
         return self._http
 
-    async def _attempts(
-        self, url: str, body: Mapping[str, Any], faults: list[Fault]
-    ) -> dict[str, Any]:
-        config = self.config
-        async with self._places:
-            while True:
-                try:
-                    return await asyncio.wait_for(self._once(url, body), config.attempt_timeout)
-                except asyncio.TimeoutError:
-                    why = f"{url}: there was no answer within {config.attempt_timeout:g} s"
-                    fault = Fault(why, again=True)
-                except Fault as raised:
-                    fault = raised
-                faults.append(fault)
-                pause = fault.after
-                if pause is None:
-                    longest = min(config.backoff * 2 ** (len(faults) - 1), config.max_backoff)
-                    pause = longest * (0.5 + 0.5 * random.random())
-                last = len(faults) == config.attempts or pause > config.max_backoff
-                if last or not fault.again:
-                    asked = f"; it asks to wait {pause:g} s" if fault.after else ""
-                    raise BackboneError(
-                        f"{fault} (attempt {len(faults)} of {config.attempts}{asked})"
-                    ) from None
-                await asyncio.sleep(pause)
-
     async def _once(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        most = self.config.max_answer
-        async with self.stream(url, body, self.config.attempt_timeout) as answer:
-            content = await _start(answer, most)
+        seconds, most = self.config.attempt_timeout, self.config.max_answer
+
+        async def read() -> bytes:
+            async with self.stream(url, body, seconds) as answer:
+                return await _start(answer, most)
+
+        try:
+            content = await asyncio.wait_for(read(), seconds)
+        except asyncio.TimeoutError:
+            raise Fault(f"{url}: there was no answer within {seconds:g} s", again=True) from None
         if len(content) > most:
             raise Fault(f"{url} answered with more than {most} B", again=False)
         with contextlib.suppress(ValueError, RecursionError):
-            read = json.loads(content)
-            if isinstance(read, dict):
-                return read
+            if isinstance(found := json.loads(content), dict):
+                return found
         raise Fault(f"{url} answered with no JSON object: {self.shown(content, 80)!r}", again=False)
 
 

@@ -1,6 +1,6 @@
 """Rollouts on servers: the same ``generate`` as that of the engine for local models.
 
-A rollout waits for one of ``max_concurrent_rollouts`` places, and is sent to the replica that has
+A rollout waits for one of ``max_concurrent`` places, and is sent to the replica that has
 probably computed most of its prompt. If a server is full, gone or silent, the rest is requested
 from the best replica then: the prompt with the tokens so far continues where the other stopped, so
 nothing is lost or drawn twice.
@@ -14,7 +14,6 @@ import dataclasses
 import hashlib
 import math
 import operator
-import random
 import secrets
 import time
 from collections import OrderedDict
@@ -22,77 +21,45 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from echoic.agents import _checks
+from echoic.agents.backbones.http import HttpConfig
 from echoic.agents.llm.replica import MAX_LINE, Fault, Piece, Replica
 from echoic.agents.llm.requests import RolloutResult, SamplingParams
-from echoic.errors import ArgumentError, ClosedError, WaitTimeoutError
+from echoic.errors import ArgumentError, BackboneError, ClosedError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from typing_extensions import Self
 
-__all__ = ["RemoteConfig", "RemoteEngine"]
-
-
-@dataclasses.dataclass(frozen=True)
-class RemoteConfig:
-    """Limits of a :class:`RemoteEngine`.
-
-    Attributes:
-        max_concurrent_rollouts: Most requests under way, at all replicas together.
-        timeout: Seconds after which a rollout has failed, including its waiting.
-        stall: Seconds that a server may be silent, before or between tokens.
-        attempts: Most attempts of a rollout.
-        backoff: Seconds before the second attempt; doubled with each. A server's ``Retry-After``
-            replaces it.
-        max_backoff: Most seconds between two attempts, also if a server asks for more.
-    """
-
-    max_concurrent_rollouts: int = 128
-    timeout: float = 30.0
-    stall: float = 10.0
-    attempts: int = 5
-    backoff: float = 0.25
-    max_backoff: float = 10.0
-
-    def __post_init__(self) -> None:
-        _checks.whole(self, "max_concurrent_rollouts", "attempts")
-        _checks.number(self, "timeout", "stall", above=0, finite=False)
-        _checks.number(self, "backoff", "max_backoff", least=0, finite=False)
+__all__ = ["RemoteEngine"]
 
 
 class Router:
     """Sends prompts that begin alike to the same replica, unless it is busy.
 
-    A prompt is cut into blocks. The digest of a block stands for it and all before it. The router
-    remembers where blocks were sent last, and not what a replica has evicted meanwhile: an affinity
-    is a guess, and reuse is counted from the answers.
-
-    Args:
-        replicas: Number of replicas.
-        block: Tokens, or bytes of text, of a block.
-        remembered: Number of blocks that are remembered.
-        slack: How many more unanswered requests than the idlest a replica may have.
+    A prompt is cut into blocks of tokens, or bytes of text. The digest of a block stands for it and
+    all before it. The router remembers where blocks were sent last, and not what a replica has
+    evicted meanwhile: an affinity is a guess, and reuse is counted from the answers.
     """
 
-    def __init__(
-        self, replicas: int, *, block: int = 64, remembered: int = 1 << 17, slack: int = 8
-    ) -> None:
-        self._block = block
-        self._remembered = remembered
-        self._slack = slack
+    block = 64
+    #: Number of blocks that are remembered.
+    remembered = 1 << 17
+    #: How many more unanswered requests than the idlest a replica may have.
+    slack = 8
+
+    def __init__(self, replicas: int) -> None:
         self._sent: OrderedDict[bytes, int] = OrderedDict()
         self.loads = [0] * replicas
 
     def choose(self, prompt: str | Sequence[int], allowed: Collection[int]) -> int:
         """Choose one of the ``allowed`` replicas for a prompt, and add one to its load."""
         if isinstance(prompt, str):
-            data, width = prompt.encode(), self._block
+            data, width = prompt.encode(), self.block
         else:
-            data, width = np.asarray(prompt, dtype="<i8").tobytes(), 8 * self._block
+            data, width = np.asarray(prompt, dtype="<i8").tobytes(), 8 * self.block
         chosen = min(allowed, key=lambda one: (self.loads[one], one))
-        most = self.loads[chosen] + self._slack
+        most = self.loads[chosen] + self.slack
         rolling = hashlib.blake2b(digest_size=16)
         digests = []
         for end in range(width, len(data) + 1, width):
@@ -105,7 +72,7 @@ class Router:
         for digest in digests:
             self._sent[digest] = chosen
             self._sent.move_to_end(digest)
-        while len(self._sent) > self._remembered:
+        while len(self._sent) > self.remembered:
             self._sent.popitem(last=False)
         self.loads[chosen] += 1
         return chosen
@@ -159,28 +126,28 @@ class RemoteEngine:
 
     Args:
         replicas: The servers, all with the same weights.
-        config: Limits; see :class:`RemoteConfig`.
+        config: Bounds of a rollout; by default 128 at a time.
         version: Version of the replicas' weights.
     """
 
     def __init__(
         self,
         replicas: Sequence[Replica],
-        config: RemoteConfig | None = None,
+        config: HttpConfig | None = None,
         *,
         version: int = 0,
     ) -> None:
         self._replicas = list(replicas)
         if not self._replicas:
             raise ArgumentError("an engine needs at least one replica")
-        self._config = config or RemoteConfig()
+        self._config = config or HttpConfig(max_concurrent=128)
         # With the version, separates prefixes in a server's cache from those of other weights.
         self._salt = secrets.token_hex(8)
         self._updating = asyncio.Lock()
         self._versions = [version] * len(self._replicas)
         self._open = set(range(len(self._replicas)))
         self._router = Router(len(self._replicas))
-        self._places = asyncio.Semaphore(self._config.max_concurrent_rollouts)
+        self._places = asyncio.Semaphore(self._config.max_concurrent)
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[str]] = set()
         self._closed = False
@@ -234,7 +201,7 @@ class RemoteEngine:
             result.finish_reason, result.error = "timeout", f"it took more than {limit:g} s"
         elif task.cancelled():
             result.finish_reason, result.error = "shutdown", "the engine was shut down"
-        elif isinstance(fault := task.exception(), Fault):
+        elif isinstance(fault := task.exception(), BackboneError):
             result.finish_reason, result.error = "error", str(fault)
         else:
             result.finish_reason, result.success = task.result(), True
@@ -348,38 +315,28 @@ class RemoteEngine:
         submitted = time.monotonic()
         async with self._places:
             rollout.result.queue_time = time.monotonic() - submitted
-            wait = self._config.backoff
             faults = rollout.result.metadata["faults"]
-            while True:
-                index = await self._route(rollout)
-                try:
-                    return await self._attempt(rollout, index)
-                except Fault as fault:
-                    faults.append(str(fault))
-                    rollout.failed.add(index)
-                    if not fault.again or len(faults) == self._config.attempts:
-                        raise
-                    pause = wait if fault.after is None else fault.after
-                finally:
-                    self._router.loads[index] -= 1
-                    self._notify()
-                # Up to half as long again: those that were refused together return one by one.
-                pause *= 1 + random.random() / 2
-                await asyncio.sleep(min(pause, self._config.max_backoff))
-                wait *= 2
+            return await self._config.persist(lambda: self._attempt(rollout), faults)
 
-    async def _route(self, rollout: _Rollout) -> int:
-        """Choose a replica: one that has not failed the rollout yet, if there is one."""
+    async def _attempt(self, rollout: _Rollout) -> str:
+        """Request the missing tokens from one replica; return why the rollout has ended."""
         while not self._open:
             await self._changed.wait()
+        # One that has not failed the rollout yet, if there is one.
         others = self._open - rollout.failed
         if not others:
             rollout.failed.clear()
-        return self._router.choose(rollout.prompt, others or self._open)
+        index = self._router.choose(rollout.prompt, others or self._open)
+        try:
+            return await self._continue(rollout, self._replicas[index], self._versions[index])
+        except Fault:
+            rollout.failed.add(index)
+            raise
+        finally:
+            self._router.loads[index] -= 1
+            self._notify()
 
-    async def _attempt(self, rollout: _Rollout, index: int) -> str:
-        """Request the missing tokens from one replica; return why the rollout has ended."""
-        replica, version = self._replicas[index], self._versions[index]
+    async def _continue(self, rollout: _Rollout, replica: Replica, version: int) -> str:
         sampling, drawn = rollout.sampling, len(rollout.result.tokens)
         if drawn == sampling.max_new_tokens:
             return "length"
@@ -397,7 +354,9 @@ class RemoteEngine:
                 f"the rest can't be requested, since {replica!r} does not return token ids",
                 again=False,
             )
-        pieces = replica.complete(so_far, rest, f"{self._salt}-{version}", self._config.stall)
+        pieces = replica.complete(
+            so_far, rest, f"{self._salt}-{version}", self._config.attempt_timeout
+        )
         finish = None
         try:
             async with contextlib.aclosing(pieces):
