@@ -44,8 +44,6 @@ __all__ = [
     "register_backbone",
 ]
 
-ROLES = ("system", "user", "assistant")
-
 
 @dataclass(frozen=True)
 class Message:
@@ -55,8 +53,7 @@ class Message:
     text: str
 
     def __post_init__(self) -> None:
-        if self.role not in ROLES:
-            raise ArgumentError(f"a role must be one of {', '.join(ROLES)}, not {self.role!r}")
+        _checks.one_of(self, "role", ("system", "user", "assistant"))
 
 
 @dataclass(frozen=True)
@@ -84,12 +81,9 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Completion:
-    """An answer.
+    """An answer without the stop text that ended it, and the backend's counts.
 
-    Attributes:
-        text: The answer without the stop text that ended it.
-        usage: The backend's counts.
-        finish: ``"stop"``, ``"length"``, or ``"filtered"`` if a vendor withheld the answer.
+    ``finish`` is ``"stop"``, ``"length"``, or ``"filtered"`` if a vendor withheld the answer.
     """
 
     text: str
@@ -99,12 +93,9 @@ class Completion:
 
 @dataclass(frozen=True)
 class Scores:
-    """The likelihood of given answers.
+    """For each given answer, its end included, the log-probability and the number of tokens.
 
-    Attributes:
-        log_probs: The logarithm of the probability of each whole answer, its end included.
-        tokens: Number of tokens of each, its end included.
-        usage: The backend's counts; the answers are in ``tokens_in``.
+    In ``usage`` they are in ``tokens_in``.
     """
 
     log_probs: tuple[float, ...]
@@ -146,12 +137,7 @@ class Backbone(ABC):
     async def score(
         self, messages: Sequence[Message], answers: Sequence[str], *, begin: str = ""
     ) -> Scores:
-        """Return the likelihood of each of some answers to a chat, their ends included.
-
-        Args:
-            messages: As those of :meth:`chat`.
-            answers: Possible answers.
-            begin: Text that the assistant's answer starts with.
+        """Return the likelihood of each of some answers to a chat, after the text ``begin``.
 
         Raises:
             BackboneError: If the backend failed, or can't do that.

@@ -24,6 +24,14 @@ __all__ = ["HostedBackbone"]
 
 Json = dict[str, Any]
 
+# What ends an answer before its own end, at any of the vendors.
+_FINISHES = {
+    **dict.fromkeys(
+        ("length", "max_tokens", "model_context_window_exceeded", "MAX_TOKENS"), "length"
+    ),
+    **dict.fromkeys(("content_filter", "refusal"), "filtered"),
+}
+
 
 class HostedBackbone(Backbone):
     """A model behind an API.
@@ -84,14 +92,15 @@ class HostedBackbone(Backbone):
         usage = None
         try:
             usage = self._usage(self._protocol.counts(answer))
-            text, finish = self._protocol.read(answer)
+            text, reason = self._protocol.read(answer)
+            finish = _FINISHES.get(str(reason), "stop")
         except BackboneError as error:
             why = str(error)
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             why = f"it can't be read ({type(error).__name__}: {error})"
         else:
             if text or finish != "length":
-                return Completion(text, usage, finish)
+                return Completion(str(text), usage, finish)
             why = (
                 f"it has no text: all {usage.tokens_out} tokens were thoughts, or none were left "
                 "for an answer; raise max_tokens"
@@ -169,12 +178,10 @@ def _count_openai(answer: Json) -> Counted:
     return Counted(_count(usage, "prompt_tokens"), cached, _count(usage, "completion_tokens"))
 
 
-def _read_openai(answer: Json) -> tuple[str, str]:
+def _read_openai(answer: Json) -> tuple[str, Any]:
     choice = answer["choices"][0]
-    finish = {"length": "length", "content_filter": "filtered"}
     # A message's content is None if all tokens were used for thinking.
-    text = choice["message"].get("content") or ""
-    return str(text), finish.get(str(choice.get("finish_reason")), "stop")
+    return choice["message"].get("content") or "", choice.get("finish_reason")
 
 
 # Anthropic's. It excludes tokens that were read from the cache or written to it from its count.
@@ -209,24 +216,16 @@ def _count_anthropic(answer: Json) -> Counted:
     return Counted(total, read, _count(usage, "output_tokens"), written)
 
 
-def _read_anthropic(answer: Json) -> tuple[str, str]:
-    text = "".join(block["text"] for block in answer["content"] if block.get("type") == "text")
-    finish = {
-        "max_tokens": "length",
-        "model_context_window_exceeded": "length",
-        "refusal": "filtered",
-    }
-    return text, finish.get(str(answer.get("stop_reason")), "stop")
+def _read_anthropic(answer: Json) -> tuple[str, Any]:
+    texts = [block["text"] for block in answer["content"] if block.get("type") == "text"]
+    return "".join(texts), answer.get("stop_reason")
 
 
 # Gemini's. It leaves zeros out, and counts thoughts separately, which are paid as output.
 
 
 def _ask_gemini(_: str, messages: Sequence[Message], sampling: Sampling) -> Json:
-    settings: Json = {
-        "maxOutputTokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
-    }
+    settings: Json = {"maxOutputTokens": sampling.max_tokens, "temperature": sampling.temperature}
     if sampling.stop:
         settings["stopSequences"] = list(sampling.stop)
     if sampling.seed is not None:
@@ -255,13 +254,13 @@ def _count_gemini(answer: Json) -> Counted:
     )
 
 
-def _read_gemini(answer: Json) -> tuple[str, str]:
+def _read_gemini(answer: Json) -> tuple[str, Any]:
     """Return the text; an answer that was withheld has none."""
     candidate = (answer.get("candidates") or [{}])[0]
     parts = (candidate.get("content") or {}).get("parts") or []
     text = "".join(part.get("text", "") for part in parts if not part.get("thought"))
-    finish = {"STOP": "stop", "MAX_TOKENS": "length"}
-    return text, finish.get(str(candidate.get("finishReason")), "filtered")
+    finish = candidate.get("finishReason")
+    return text, finish if finish in ("STOP", "MAX_TOKENS") else "refusal"
 
 
 class _Protocol(NamedTuple):
@@ -271,29 +270,23 @@ class _Protocol(NamedTuple):
     headers: Mapping[str, str]
     ask: Callable[[str, Sequence[Message], Sampling], Json]
     counts: Callable[[Json], Counted]
-    read: Callable[[Json], tuple[str, str]]
+    read: Callable[[Json], tuple[str, Any]]
 
 
 _PROTOCOLS = {
     "openai": _Protocol(
         "/chat/completions",
         {"Authorization": "Bearer {key}"},
-        _ask_openai,
-        _count_openai,
-        _read_openai,
+        *(_ask_openai, _count_openai, _read_openai),
     ),
     "anthropic": _Protocol(
         "/v1/messages",
         {"x-api-key": "{key}", "anthropic-version": "2023-06-01"},
-        _ask_anthropic,
-        _count_anthropic,
-        _read_anthropic,
+        *(_ask_anthropic, _count_anthropic, _read_anthropic),
     ),
     "gemini": _Protocol(
         "/models/{model}:generateContent",
         {"x-goog-api-key": "{key}"},
-        _ask_gemini,
-        _count_gemini,
-        _read_gemini,
+        *(_ask_gemini, _count_gemini, _read_gemini),
     ),
 }

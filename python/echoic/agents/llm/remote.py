@@ -222,7 +222,8 @@ class RemoteEngine:
     ) -> None:
         """Load new weights into every replica, one after the other, and empty their caches.
 
-        A replica first finishes its rollouts, and gets no others meanwhile.
+        A replica first finishes its rollouts, and gets no others meanwhile. After an error it is
+        not used until this is called again.
 
         Args:
             version: Version of the new weights, above the last.
@@ -230,10 +231,8 @@ class RemoteEngine:
             timeout: Seconds for a replica to finish its rollouts, and to empty its cache.
 
         Raises:
-            ArgumentError: If the version is not above the last, or a replica's cache can not be
-                emptied.
-            Fault: If a cache was not emptied. The replica is not used until this is called again.
-            WaitTimeoutError: If a replica did not finish in time; it keeps the old weights.
+            Fault: If a cache was not emptied.
+            WaitTimeoutError: If a replica did not finish in time.
         """
         async with self._updating:
             if version <= self.version:
@@ -249,7 +248,13 @@ class RemoteEngine:
                 if self._versions[index] >= version:
                     continue
                 self._open.discard(index)
-                await self._drained(index, timeout)
+                try:
+                    await asyncio.wait_for(self._idle(index), timeout)
+                except asyncio.TimeoutError:
+                    raise WaitTimeoutError(
+                        f"{replica!r} still has {self._router.loads[index]} rollouts after "
+                        f"{timeout:g} s"
+                    ) from None
                 if load is not None:
                     await load(replica, version)
                 if not replica.dialect.salted:
@@ -294,21 +299,9 @@ class RemoteEngine:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _drained(self, index: int, timeout: float) -> None:
-        """Wait until a replica has no rollouts."""
-        deadline = time.monotonic() + timeout
-        try:
-            while self._router.loads[index]:
-                await asyncio.wait_for(self._changed.wait(), deadline - time.monotonic())
-        except (asyncio.CancelledError, asyncio.TimeoutError) as error:
-            self._open.add(index)
-            self._notify()
-            if isinstance(error, asyncio.CancelledError):
-                raise
-            raise WaitTimeoutError(
-                f"{self._replicas[index]!r} still has {self._router.loads[index]} rollouts "
-                f"after {timeout:g} s; it goes on with version {self._versions[index]}"
-            ) from None
+    async def _idle(self, index: int) -> None:
+        while self._router.loads[index]:
+            await self._changed.wait()
 
     async def _run(self, rollout: _Rollout) -> str:
         """Request a rollout until it has ended, and return why."""

@@ -47,9 +47,10 @@ class VerifiersTask(Task):
     def __init__(self, environment: Any, *, renderer: Any = None, tokenizer: str = "") -> None:
         self.name = str(getattr(environment.config.taskset, "id", "verifiers"))
         self._environment, self._renderer, self._tokenizer = environment, renderer, tokenizer
-        tasks = list(itertools.islice(environment.taskset, _MOST_TASKS))
-        self._tasks = [one for one in tasks if not is_held_out(str(one.key))]
-        self._held_out = [one for one in tasks if is_held_out(str(one.key))]
+        self._tasks: list[Any] = []
+        self._held_out: list[Any] = []
+        for one in itertools.islice(environment.taskset, _MOST_TASKS):
+            (self._held_out if is_held_out(str(one.key)) else self._tasks).append(one)
         if not self._tasks:
             raise ArgumentError(f"the environment {self.name!r} has no tasks to train on")
         # Conversations by the id of their episode's trace.
@@ -177,9 +178,8 @@ async def _answer(talk: Conversation, given: list[int], params: dict[str, Any]) 
     if given[: len(known)] != known:
         raise ArgumentError("a prompt does not continue the ids that were drawn before it")
     talk.extend(given[len(known) :])
-    most = min(
-        params.get("max_tokens") or talk.sampling.max_new_tokens, talk.sampling.max_new_tokens
-    )
+    most = talk.sampling.max_new_tokens
+    most = min(params.get("max_tokens") or most, most)
     stop = talk.sampling.stop or params.get("stop_token_ids")
     answer = await talk.answer(max_new_tokens=most, stop=stop)
     logprobs = talk.columns()["logprobs"][-len(answer.tokens) :].tolist()
