@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import math
 import os
 import re
 from abc import ABC, abstractmethod
@@ -25,7 +24,7 @@ from echoic.agents.episodes import Usage
 from echoic.errors import ArgumentError, BackboneError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from typing_extensions import Self
 
@@ -183,24 +182,8 @@ class Price:
     date: str = ""
 
     def __post_init__(self) -> None:
-        names = ("input", "cached", "out", "written")
-        _checks.number(self, *(one for one in names if getattr(self, one) is not None), least=0)
-
-
-def cost(
-    price: Price | None,
-    tokens_in: int,
-    tokens_cached: int,
-    tokens_out: int,
-    tokens_written: int = 0,
-) -> float:
-    """Return dollars; ``tokens_in`` includes those cached and written. Without a price ``nan``."""
-    if price is None:
-        return math.nan
-    dollars = (tokens_in - tokens_cached - tokens_written) * price.input + tokens_out * price.out
-    for tokens, each in ((tokens_cached, price.cached), (tokens_written, price.written)):
-        dollars += tokens * (price.input if each is None else each)
-    return dollars / 1e6
+        given = [name for name, value in vars(self).items() if value is not None and name != "date"]
+        _checks.number(self, *given, least=0)
 
 
 #: The vendors' list prices by their names of models; some have been withdrawn since.
@@ -223,7 +206,7 @@ class _Hosted(NamedTuple):
     key: str
     url: str | None
     protocol: str = "openai"
-    takes_seed: bool = True
+    rename: Mapping[str, str | None] = {}
 
 
 # Open weights have no vendor: the user serves them, at a price that only the user knows.
@@ -238,11 +221,14 @@ _HOSTED = {
     "gemini-1.5-pro": _Hosted(
         "gemini-1.5-pro",
         "GEMINI_API_KEY",
-        "https://generativelanguage.googleapis.com/v1beta",
-        "gemini",
+        "https://generativelanguage.googleapis.com/v1beta/openai",
+        rename={"seed": None},
     ),
     "deepseek-r1": _Hosted(
-        "deepseek-reasoner", "DEEPSEEK_API_KEY", "https://api.deepseek.com/v1", takes_seed=False
+        "deepseek-reasoner",
+        "DEEPSEEK_API_KEY",
+        "https://api.deepseek.com/v1",
+        rename={"seed": None},
     ),
     "llama-4": _Hosted("meta-llama/Llama-4-Scout-17B-16E-Instruct", "LLAMA_4_API_KEY", None),
     "qwen-7b": _Hosted("Qwen/Qwen2.5-7B-Instruct", "QWEN_7B_API_KEY", None),
@@ -292,10 +278,9 @@ def backbone_names() -> tuple[str, ...]:
 
 
 def backbone_status(name: str) -> str:
-    """Return ``"ready"``, or ``"skipped: "`` and the reason, such as ``"no key OPENAI_API_KEY"``.
+    """Return ``"ready"``, with a note if there is no price, or ``"skipped: "`` with the reason.
 
-    Without a known price it is ``"ready: no price, so costs are not known"``. The environment and
-    installed packages are checked; no request is sent.
+    The environment and installed packages are checked; no request is sent.
     """
     if (reason := _reason(name)) is not None:
         return f"skipped: {reason}"
@@ -305,11 +290,7 @@ def backbone_status(name: str) -> str:
 
 
 def make_backbone(name: str, /, **settings: Any) -> Backbone:
-    """Make a backbone by its name.
-
-    Args:
-        name: One of :func:`backbone_names`.
-        **settings: For its constructor, such as ``http`` or ``price``.
+    """Make a backbone by its name, with settings of its constructor, such as ``http``.
 
     Raises:
         BackboneError: If it can't be used here; :func:`backbone_status` returns the reason.
@@ -322,9 +303,8 @@ def make_backbone(name: str, /, **settings: Any) -> Backbone:
     from echoic.agents.backbones.hosted import HostedBackbone
 
     known, target = _HOSTED[name], backbone_target(name)
-    rename = {} if known.takes_seed else {"seed": None}
-    chosen = {"name": name, "url": target.url, "price": target.price, "rename": rename, **settings}
-    return HostedBackbone(target.model, known.protocol, key=_key(known), **chosen)
+    chosen = {"url": target.url, "price": target.price, "rename": known.rename, **settings}
+    return HostedBackbone(target.model, known.protocol, key=_key(known), **{"name": name, **chosen})
 
 
 def backbone_target(name: str) -> Target:
@@ -354,7 +334,7 @@ def _reason(name: str) -> str | None:
     known, target = _HOSTED[name], backbone_target(name)
     if target.url is None:
         return f"no server {_variable(name, 'BASE_URL')}"
-    # A server of the user may need no key; vendors' protocols other than OpenAI's always do.
+    # A server of the user may need no key, unless it speaks Anthropic's protocol.
     if (target.url == known.url or known.protocol != "openai") and _key(known) is None:
         return f"no key {known.key}"
     return None

@@ -9,7 +9,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from echoic.agents.backbones.base import PRICES, Backbone, Completion, cost
+from echoic.agents.backbones.base import PRICES, Backbone, Completion
 from echoic.agents.backbones.http import HttpClient
 from echoic.agents.episodes import Usage
 from echoic.errors import ArgumentError, BackboneError
@@ -24,12 +24,13 @@ __all__ = ["HostedBackbone"]
 
 Json = dict[str, Any]
 
-# What ends an answer before its own end, at any of the vendors.
+# What ends an answer before its own end.
 _FINISHES = {
-    **dict.fromkeys(
-        ("length", "max_tokens", "model_context_window_exceeded", "MAX_TOKENS"), "length"
-    ),
-    **dict.fromkeys(("content_filter", "refusal"), "filtered"),
+    "length": "length",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "content_filter": "filtered",
+    "refusal": "filtered",
 }
 
 
@@ -38,8 +39,8 @@ class HostedBackbone(Backbone):
 
     Args:
         model: Its name there.
-        protocol: ``"openai"`` (its vendor's, and that of Mistral, DeepSeek, vLLM, SGLang and
-            llama.cpp), ``"anthropic"``, which takes no seed, or ``"gemini"``.
+        protocol: ``"openai"`` (its vendor's, and that of Gemini, Mistral, DeepSeek, vLLM, SGLang
+            and llama.cpp), or ``"anthropic"``, which takes no seed.
         key: Its key; None for a server without keys.
         url: Root of the API, such as ``https://api.openai.com/v1``.
         name: Name in reports; by default the model's.
@@ -86,9 +87,9 @@ class HostedBackbone(Backbone):
     async def answer(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """Answer a chat."""
         asked = self._protocol.ask(self.model, messages, sampling)
-        path = self._protocol.path.format(model=self.model)
         named = [(self._rename.get(name, name), value) for name, value in asked.items()]
-        answer = await self.client.post(path, {name: value for name, value in named if name})
+        body = {name: value for name, value in named if name is not None}
+        answer = await self.client.post(self._protocol.path, body)
         usage = None
         try:
             usage = self._usage(self._protocol.counts(answer))
@@ -115,15 +116,20 @@ class HostedBackbone(Backbone):
         await self.client.aclose()
 
     def _usage(self, counted: Counted) -> Usage:
+        tokens_in, cached, out, written = counted
         # If unknown, all count as new: the bill can only be lower.
-        cached = counted.tokens_cached or 0
-        if cached + counted.tokens_written > counted.tokens_in:
+        read = cached or 0
+        if read + written > tokens_in:
             raise BackboneError(
-                f"it reports {cached} tokens read from its cache and {counted.tokens_written} "
-                f"written to it, of {counted.tokens_in} in all"
+                f"it reports {read} tokens read from its cache and {written} written to it, of "
+                f"{tokens_in} in all"
             )
-        dollars = cost(self.price, **{**counted._asdict(), "tokens_cached": cached})
-        return Usage(*counted[:3], dollars, requests=1)
+        dollars = math.nan
+        if (price := self.price) is not None:
+            dollars = (tokens_in - read - written) * price.input + out * price.out
+            dollars += read * (price.input if price.cached is None else price.cached)
+            dollars += written * (price.input if price.written is None else price.written)
+        return Usage(tokens_in, cached, out, dollars / 1e6, requests=1)
 
 
 class Counted(NamedTuple):
@@ -175,7 +181,9 @@ def _count_openai(answer: Json) -> Counted:
     cached = _maybe(usage.get("prompt_tokens_details"), "cached_tokens")
     if cached is None:
         cached = _maybe(usage, "prompt_cache_hit_tokens")
-    return Counted(_count(usage, "prompt_tokens"), cached, _count(usage, "completion_tokens"))
+    tokens_in, out = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+    # Gemini counts thoughts in the total only, and bills them as output.
+    return Counted(tokens_in, cached, max(out, (_maybe(usage, "total_tokens") or 0) - tokens_in))
 
 
 def _read_openai(answer: Json) -> tuple[str, Any]:
@@ -221,48 +229,6 @@ def _read_anthropic(answer: Json) -> tuple[str, Any]:
     return "".join(texts), answer.get("stop_reason")
 
 
-# Gemini's. It leaves zeros out, and counts thoughts separately, which are paid as output.
-
-
-def _ask_gemini(_: str, messages: Sequence[Message], sampling: Sampling) -> Json:
-    settings: Json = {"maxOutputTokens": sampling.max_tokens, "temperature": sampling.temperature}
-    if sampling.stop:
-        settings["stopSequences"] = list(sampling.stop)
-    if sampling.seed is not None:
-        # A signed number of 32 bits there.
-        settings["seed"] = sampling.seed % (1 << 31)
-    roles = {"user": "user", "assistant": "model"}
-    body: Json = {
-        "contents": [
-            {"role": roles[one.role], "parts": [{"text": one.text}]}
-            for one in messages
-            if one.role != "system"
-        ],
-        "generationConfig": settings,
-    }
-    if messages[0].role == "system":
-        body["systemInstruction"] = {"parts": [{"text": messages[0].text}]}
-    return body
-
-
-def _count_gemini(answer: Json) -> Counted:
-    usage = answer.get("usageMetadata")
-    return Counted(
-        _count(usage, "promptTokenCount"),
-        _maybe(usage, "cachedContentTokenCount") or 0,
-        (_maybe(usage, "candidatesTokenCount") or 0) + (_maybe(usage, "thoughtsTokenCount") or 0),
-    )
-
-
-def _read_gemini(answer: Json) -> tuple[str, Any]:
-    """Return the text; an answer that was withheld has none."""
-    candidate = (answer.get("candidates") or [{}])[0]
-    parts = (candidate.get("content") or {}).get("parts") or []
-    text = "".join(part.get("text", "") for part in parts if not part.get("thought"))
-    finish = candidate.get("finishReason")
-    return text, finish if finish in ("STOP", "MAX_TOKENS") else "refusal"
-
-
 class _Protocol(NamedTuple):
     """How a server is asked and answers: its headers and its JSON."""
 
@@ -283,10 +249,5 @@ _PROTOCOLS = {
         "/v1/messages",
         {"x-api-key": "{key}", "anthropic-version": "2023-06-01"},
         *(_ask_anthropic, _count_anthropic, _read_anthropic),
-    ),
-    "gemini": _Protocol(
-        "/models/{model}:generateContent",
-        {"x-goog-api-key": "{key}"},
-        *(_ask_gemini, _count_gemini, _read_gemini),
     ),
 }

@@ -1,8 +1,6 @@
 """JSON over HTTP within bounds: the client of all servers that answer, at vendors or here.
 
-The vendors' packages are not used: those bring some eighty distributions, each retries and counts
-in its own way, and only one request and one answer are needed. What a vendor bills for an attempt
-that broke off is not known, and not counted.
+What a vendor bills for an attempt that broke off is not known, and not counted.
 
 Invariant: a key is in a header only. No error message shows it, or a part of it: a server's text is
 cut only after the key is hidden.
@@ -92,28 +90,18 @@ class Fault(BackboneError):
     Attributes:
         again: Whether the same request may succeed later, or at another server.
         after: Seconds that the server asks to wait.
-        worked: Whether the server may have computed something for it.
     """
 
-    def __init__(
-        self, reason: str, *, again: bool, after: float | None = None, worked: bool = True
-    ) -> None:
+    def __init__(self, reason: str, *, again: bool, after: float | None = None) -> None:
         super().__init__(reason)
         self.again = again
         self.after = after
-        self.worked = worked
 
 
 class HttpClient:
-    """Posts JSON to one server.
+    """Posts JSON to one server, from one event loop at a time; another may follow.
 
-    It is used from one event loop at a time; another may follow.
-
-    Args:
-        url: Address of the server.
-        headers: Headers of every request.
-        config: Bounds of :meth:`post`.
-        key: Text that is hidden in errors.
+    ``config`` bounds :meth:`post`, and ``key`` is hidden in errors.
     """
 
     def __init__(
@@ -182,7 +170,6 @@ class HttpClient:
                         f"{url}: the server answered {answer.status_code}: {text}",
                         again=answer.status_code in WORTH_ANOTHER_TRY,
                         after=_retry_after(answer.headers),
-                        worked=False,
                     )
                 yield answer
         except httpx.TimeoutException:

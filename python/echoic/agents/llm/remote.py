@@ -49,38 +49,30 @@ class Router:
     slack = 8
 
     def __init__(self, replicas: int) -> None:
-        self._sent: OrderedDict[bytes, int] = OrderedDict()
+        self.sent: OrderedDict[bytes, int] = OrderedDict()
         self.loads = [0] * replicas
 
     def choose(self, prompt: str | Sequence[int], allowed: Collection[int]) -> int:
         """Choose one of the ``allowed`` replicas for a prompt, and add one to its load."""
-        if isinstance(prompt, str):
-            data, width = prompt.encode(), self.block
-        else:
-            data, width = np.asarray(prompt, dtype="<i8").tobytes(), 8 * self.block
-        chosen = min(allowed, key=lambda one: (self.loads[one], one))
+        data = np.asarray(list(prompt.encode()) if isinstance(prompt, str) else prompt, "<i8")
+        chosen = min(sorted(allowed), key=self.loads.__getitem__)
         most = self.loads[chosen] + self.slack
         rolling = hashlib.blake2b(digest_size=16)
         digests = []
-        for end in range(width, len(data) + 1, width):
-            rolling.update(data[end - width : end])
+        for end in range(self.block, len(data) + 1, self.block):
+            rolling.update(data[end - self.block : end].tobytes())
             digests.append(rolling.digest())
             # The longest beginning decides.
-            known = self._sent.get(digests[-1], -1)
+            known = self.sent.get(digests[-1], -1)
             if known in allowed and self.loads[known] <= most:
                 chosen = known
         for digest in digests:
-            self._sent[digest] = chosen
-            self._sent.move_to_end(digest)
-        while len(self._sent) > self.remembered:
-            self._sent.popitem(last=False)
+            self.sent[digest] = chosen
+            self.sent.move_to_end(digest)
+        while len(self.sent) > self.remembered:
+            self.sent.popitem(last=False)
         self.loads[chosen] += 1
         return chosen
-
-    def forget(self, replica: int) -> None:
-        """Forget the blocks of a replica whose cache was emptied."""
-        for digest in [one for one, where in self._sent.items() if where == replica]:
-            del self._sent[digest]
 
 
 @dataclasses.dataclass
@@ -91,8 +83,6 @@ class _Rollout:
     sampling: SamplingParams
     result: RolloutResult
     failed: set[int] = dataclasses.field(default_factory=set)
-    # Whether a broken attempt has used tokens that nobody counted.
-    uncounted: bool = False
 
     @property
     def has_ids(self) -> bool:
@@ -131,11 +121,7 @@ class RemoteEngine:
     """
 
     def __init__(
-        self,
-        replicas: Sequence[Replica],
-        config: HttpConfig | None = None,
-        *,
-        version: int = 0,
+        self, replicas: Sequence[Replica], config: HttpConfig | None = None, *, version: int = 0
     ) -> None:
         self._replicas = list(replicas)
         if not self._replicas:
@@ -180,13 +166,9 @@ class RemoteEngine:
         if self._closed:
             raise ClosedError("the engine was shut down")
         limit = self._config.timeout if timeout is None else timeout
-        result = RolloutResult(
-            secrets.token_hex(4),
-            success=False,
-            metadata={**(metadata or {}), "faults": []},
-            prompt_tokens=0 if isinstance(prompt, str) else len(prompt),
-            reused_tokens=None,
-        )
+        result = RolloutResult(secrets.token_hex(4), success=False, reused_tokens=None)
+        result.metadata = {**(metadata or {}), "faults": []}
+        result.prompt_tokens = 0 if isinstance(prompt, str) else len(prompt)
         rollout = _Rollout(prompt, sampling, result)
         began = time.monotonic()
         task = asyncio.create_task(self._run(rollout))
@@ -207,7 +189,8 @@ class RemoteEngine:
             result.finish_reason, result.success = task.result(), True
         result.execution_time = time.monotonic() - began - result.queue_time
         result.tokens_generated = len(result.tokens)
-        if rollout.uncounted:
+        if result.metadata["faults"]:
+            # Nobody counted what broken attempts have used.
             result.reused_tokens = None
         if not rollout.has_ids:
             result.tokens = []
@@ -222,13 +205,9 @@ class RemoteEngine:
     ) -> None:
         """Load new weights into every replica, one after the other, and empty their caches.
 
-        A replica first finishes its rollouts, and gets no others meanwhile. After an error it is
-        not used until this is called again.
-
-        Args:
-            version: Version of the new weights, above the last.
-            load: Sends the weights to a replica; None if it has them.
-            timeout: Seconds for a replica to finish its rollouts, and to empty its cache.
+        A replica first has ``timeout`` seconds to finish its rollouts, and gets no others
+        meanwhile. ``load`` sends it the weights, unless it has them. After an error it is not used
+        until this is called again.
 
         Raises:
             Fault: If a cache was not emptied.
@@ -251,15 +230,13 @@ class RemoteEngine:
                 try:
                     await asyncio.wait_for(self._idle(index), timeout)
                 except asyncio.TimeoutError:
-                    raise WaitTimeoutError(
-                        f"{replica!r} still has {self._router.loads[index]} rollouts after "
-                        f"{timeout:g} s"
-                    ) from None
+                    left = f"{self._router.loads[index]} rollouts after {timeout:g} s"
+                    raise WaitTimeoutError(f"{replica!r} still has {left}") from None
                 if load is not None:
                     await load(replica, version)
                 if not replica.dialect.salted:
                     await replica.reset_cache(timeout)
-                self._router.forget(index)
+                self._router.sent.clear()
                 self._versions[index] = version
                 self._open.add(index)
                 self._notify()
@@ -287,10 +264,7 @@ class RemoteEngine:
                 raise ArgumentError(f"{replica!r} takes text, not token ids")
         if isinstance(prompt, str):
             return prompt
-        try:
-            tokens = [operator.index(token) for token in prompt]
-        except TypeError as error:
-            raise ArgumentError(f"a prompt must be text or token ids, not {prompt!r}") from error
+        tokens = [operator.index(token) for token in prompt]
         if not all(0 <= token < 1 << 31 for token in tokens):
             raise ArgumentError(f"token ids are from 0 to below 2³¹, unlike those of {prompt!r}")
         return tokens
@@ -357,12 +331,10 @@ class RemoteEngine:
                     finish = piece.finish or finish
                     rollout.take(piece, version)
         except Fault as fault:
-            rollout.uncounted = rollout.uncounted or fault.worked
             # An error after the end of an answer costs only its usage.
             if finish is None or not fault.again:
                 raise
         if finish not in ("stop", "length"):
             # Such as "abort"; the rest is requested again.
-            rollout.uncounted = True
             raise Fault(f"{replica!r} ended its answer with the reason {finish!r}", again=True)
         return finish

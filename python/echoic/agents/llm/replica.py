@@ -1,8 +1,4 @@
-"""A server that speaks OpenAI's protocol of completions, and how kinds of servers differ.
-
-:data:`DIALECTS` has only what a server's documentation or source says. A feature that a server
-lacks is None, and the engine raises an error where it is needed.
-"""
+"""A server that speaks OpenAI's protocol of completions, and how kinds of servers differ."""
 
 from __future__ import annotations
 
@@ -46,6 +42,7 @@ class Dialect(NamedTuple):
     extra: Mapping[str, Any] = {}
 
 
+#: What a server's documentation or source says, and no more.
 DIALECTS = {
     dialect.name: dialect
     for dialect in (
@@ -70,8 +67,6 @@ DIALECTS = {
 
 # An event of a stream has one token's text and its numbers; this is a thousand times as much.
 MAX_LINE = 1 << 20
-# What rounding may add to a log-probability of 0.
-_ROUNDING = 1e-3
 
 
 class Piece(NamedTuple):
@@ -222,6 +217,7 @@ def _token(given: Any) -> int:
 
 def _log_prob(given: Any) -> float:
     number = math.nan if given is None else float(given)
-    if number > _ROUNDING:
+    # Rounding may add a little to a log-probability of 0.
+    if number > 1e-3:
         raise ValueError(given)
     return number

@@ -1,10 +1,9 @@
 """Environments of the verifiers library as tasks, unchanged.
 
 The library's programs ask a server for answers. Here that is an endpoint of this process, on
-127.0.0.1, that speaks vLLM's ``/inference/v1/generate``: ids come in, and a :class:`Conversation`
-draws ids with log-probabilities. So the engine is the one of the run, and what is learned from are
-the ids that were drawn, not the library's record of them. The library and the endpoint run on an
-event loop in a thread of their own.
+127.0.0.1, that speaks vLLM's ``/inference/v1/generate``: a :class:`Conversation` draws the answers,
+and what is learned from are its ids, not the library's record of them. The library and the endpoint
+run on an event loop in a thread of their own.
 """
 
 from __future__ import annotations
