@@ -9,10 +9,8 @@ nothing is lost or drawn twice.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import hashlib
-import math
 import operator
 import secrets
 import time
@@ -22,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from echoic.agents.backbones.http import HttpConfig
-from echoic.agents.llm.replica import MAX_LINE, Fault, Piece, Replica
+from echoic.agents.llm.replica import Fault, Replica
 from echoic.agents.llm.requests import RolloutResult, SamplingParams
 from echoic.errors import ArgumentError, BackboneError, ClosedError, WaitTimeoutError
 
@@ -77,38 +75,12 @@ class Router:
 
 @dataclasses.dataclass
 class _Rollout:
-    """A rollout under way; its result has the tokens so far, with -1 for an unknown id."""
+    """A rollout under way; its result has the tokens so far, and -1 for an unknown id."""
 
     prompt: str | list[int]
     sampling: SamplingParams
     result: RolloutResult
     failed: set[int] = dataclasses.field(default_factory=set)
-
-    @property
-    def has_ids(self) -> bool:
-        """Whether the id of every token is known."""
-        return -1 not in self.result.tokens
-
-    def take(self, piece: Piece, version: int) -> None:
-        """Add what a server sent."""
-        result = self.result
-        ids = piece.token_ids or (-1,) * (len(piece.log_probs) or bool(piece.text))
-        log_probs = piece.log_probs or (math.nan,) * len(ids)
-        if len(ids) != len(log_probs):
-            why = f"a server sent {len(ids)} tokens with {len(log_probs)} log-probabilities"
-            raise Fault(why, again=False)
-        if len(result.tokens) + len(ids) > self.sampling.max_new_tokens:
-            raise Fault("a server sent more tokens than were requested", again=False)
-        if len(result.text) + len(piece.text) > MAX_LINE:
-            raise Fault(f"a server sent more than {MAX_LINE} characters", again=False)
-        result.text += piece.text
-        result.tokens += ids
-        result.logprobs += log_probs
-        result.versions += [version] * len(ids)
-        if piece.prompt is not None:
-            result.reused_tokens = piece.cached
-            if isinstance(self.prompt, str):
-                result.prompt_tokens = piece.prompt
 
 
 class RemoteEngine:
@@ -192,7 +164,7 @@ class RemoteEngine:
         if result.metadata["faults"]:
             # Nobody counted what broken attempts have used.
             result.reused_tokens = None
-        if not rollout.has_ids:
+        if -1 in result.tokens:
             result.tokens = []
         return result
 
@@ -314,27 +286,14 @@ class RemoteEngine:
         )
         if isinstance(rollout.prompt, str):
             so_far: str | list[int] = rollout.prompt + rollout.result.text
-        elif rollout.has_ids:
+        elif -1 not in rollout.result.tokens:
             so_far = [*rollout.prompt, *rollout.result.tokens]
         else:
             raise Fault(
                 f"the rest can't be requested, since {replica!r} does not return token ids",
                 again=False,
             )
-        pieces = replica.complete(
-            so_far, rest, f"{self._salt}-{version}", self._config.attempt_timeout
+        salt, stall = f"{self._salt}-{version}", self._config.attempt_timeout
+        return await replica.complete(
+            so_far, rest, rollout.result, version=version, salt=salt, stall=stall
         )
-        finish = None
-        try:
-            async with contextlib.aclosing(pieces):
-                async for piece in pieces:
-                    finish = piece.finish or finish
-                    rollout.take(piece, version)
-        except Fault as fault:
-            # An error after the end of an answer costs only its usage.
-            if finish is None or not fault.again:
-                raise
-        if finish not in ("stop", "length"):
-            # Such as "abort"; the rest is requested again.
-            raise Fault(f"{replica!r} ended its answer with the reason {finish!r}", again=True)
-        return finish

@@ -11,13 +11,13 @@ from echoic.agents.backbones.http import MAX_ERROR, WORTH_ANOTHER_TRY, Fault, Ht
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     import httpx
 
-    from echoic.agents.llm.requests import SamplingParams
+    from echoic.agents.llm.requests import RolloutResult, SamplingParams
 
-__all__ = ["DIALECTS", "Dialect", "Fault", "Piece", "Replica"]
+__all__ = ["DIALECTS", "Dialect", "Fault", "Replica"]
 
 
 class Dialect(NamedTuple):
@@ -67,17 +67,7 @@ DIALECTS = {
 
 # An event of a stream has one token's text and its numbers; this is a thousand times as much.
 MAX_LINE = 1 << 20
-
-
-class Piece(NamedTuple):
-    """Part of an answer; the last one may have only the counts of the prompt and of its reuse."""
-
-    text: str
-    token_ids: tuple[int, ...]
-    log_probs: tuple[float, ...]
-    finish: str | None
-    prompt: int | None
-    cached: int | None
+_UNREADABLE = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
 
 
 class Replica:
@@ -108,12 +98,19 @@ class Replica:
         return f"Replica({self.url!r}, model={self.model!r}, dialect={self.dialect.name!r})"
 
     async def complete(
-        self, prompt: str | Sequence[int], sampling: SamplingParams, salt: str, stall: float
-    ) -> AsyncGenerator[Piece, None]:
-        """Yield the answer as it arrives.
+        self,
+        prompt: str | Sequence[int],
+        sampling: SamplingParams,
+        result: RolloutResult,
+        *,
+        version: int,
+        salt: str,
+        stall: float,
+    ) -> str:
+        """Add an answer to a result as it arrives, and return why it ended.
 
         Raises:
-            Fault: If the server is gone, silent or full, or refuses. Earlier pieces are valid.
+            Fault: If the server is gone, silent or full, or refuses. What was added is valid.
         """
         dialect = self.dialect
         body: dict[str, Any] = {
@@ -135,12 +132,25 @@ class Replica:
             body[dialect.token_ids] = True
         if dialect.salted:
             body["cache_salt"] = salt
-        async with self.client.stream(f"{self.url}/completions", body, stall) as answer:
-            async for event in _events(answer):
-                if event == "[DONE]":
-                    return
-                yield self._piece(event)
-        raise Fault(f"the answer of {self.url} ended in the middle", again=True)
+        finish = None
+        most = len(result.tokens) + sampling.max_new_tokens
+        try:
+            async with self.client.stream(f"{self.url}/completions", body, stall) as answer:
+                async for event in _events(answer):
+                    if event == "[DONE]":
+                        break
+                    finish = self._add(event, result, most) or finish
+                    result.versions += [version] * (len(result.tokens) - len(result.versions))
+                else:
+                    raise Fault(f"the answer of {self.url} ended in the middle", again=True)
+        except Fault as fault:
+            # An error after the end of an answer costs only its usage.
+            if finish is None or not fault.again:
+                raise
+        if finish not in ("stop", "length"):
+            # Such as "abort".
+            raise Fault(f"{self!r} ended its answer with the reason {finish!r}", again=True)
+        return finish
 
     async def reset_cache(self, timeout: float) -> None:
         """Empty the prefix cache; a :class:`Fault` if that failed."""
@@ -148,50 +158,45 @@ class Replica:
         async with self.client.stream(url, None, timeout):
             pass
 
-    def _piece(self, event: str) -> Piece:
-        """Parse an event as a piece; any other form is a fault."""
+    def _add(self, event: str, result: RolloutResult, most: int) -> str | None:
+        """Add an event to a result, with -1 for an unknown id; return why the answer ended."""
         try:
             answer = json.loads(event)
             if error := answer.get("error"):
                 code = error.get("code") if isinstance(error, dict) else None
-                raise Fault(
-                    f"{self.url} failed in the middle: {self.client.shown(str(error))}",
-                    again=code in WORTH_ANOTHER_TRY,
-                )
+                why = f"{self.url} failed in the middle: {self.client.shown(str(error))}"
+                raise Fault(why, again=code in WORTH_ANOTHER_TRY)
             choice = (answer.get("choices") or [{}])[0]
+            text = str(choice.get("text") or "")
             given = choice.get("logprobs") or {}
             # llama.cpp returns log-probabilities of completions in the form of chats.
             entries = given.get("content") or ()
             log_probs = given.get("token_logprobs") or [entry["logprob"] for entry in entries]
+            log_probs = [_log_prob(one) for one in log_probs]
             ids = choice.get("token_ids") or [entry["id"] for entry in entries if "id" in entry]
-            finish = choice.get("finish_reason")
-            usage = answer.get("usage")
-            prompt = cached = None
-            if usage:
-                prompt = operator.index(usage["prompt_tokens"])
+            ids = [_token(one) for one in ids] or [-1] * (len(log_probs) or bool(text))
+            log_probs = log_probs or [math.nan] * len(ids)
+            if usage := answer.get("usage"):
+                prompt = _token(usage["prompt_tokens"])
                 cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-                if prompt < 0:
-                    raise ValueError(prompt)
                 # What can't be is unknown.
-                cached = cached if cached in range(prompt + 1) else None
-            return Piece(
-                str(choice.get("text") or ""),
-                tuple(map(_token, ids)),
-                tuple(map(_log_prob, log_probs)),
-                None if finish is None else str(finish)[:MAX_ERROR],
-                prompt,
-                cached,
-            )
-        except (
-            ValueError,
-            TypeError,
-            AttributeError,
-            LookupError,
-            ArithmeticError,
-            RecursionError,
-        ):
+                result.reused_tokens = cached if cached in range(prompt + 1) else None
+                result.prompt_tokens = result.prompt_tokens or prompt
+            finish = choice.get("finish_reason")
+        except _UNREADABLE:
             shown = self.client.shown(event)
-        raise Fault(f"an event of {self.url} can't be read: {shown!r}", again=False)
+            raise Fault(f"an event of {self.url} can't be read: {shown!r}", again=False) from None
+        if len(ids) != len(log_probs):
+            why = f"{self.url} sent {len(ids)} tokens with {len(log_probs)} log-probabilities"
+            raise Fault(why, again=False)
+        if len(result.tokens) + len(ids) > most:
+            raise Fault(f"{self.url} sent more tokens than were requested", again=False)
+        if len(result.text) + len(text) > MAX_LINE:
+            raise Fault(f"{self.url} sent more than {MAX_LINE} characters", again=False)
+        result.text += text
+        result.tokens += ids
+        result.logprobs += log_probs
+        return None if finish is None else str(finish)[:MAX_ERROR]
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[str]:
