@@ -9,7 +9,6 @@ nothing is lost or drawn twice.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import hashlib
 import operator
 import secrets
@@ -73,16 +72,6 @@ class Router:
         return chosen
 
 
-@dataclasses.dataclass
-class _Rollout:
-    """A rollout under way; its result has the tokens so far, and -1 for an unknown id."""
-
-    prompt: str | list[int]
-    sampling: SamplingParams
-    result: RolloutResult
-    failed: set[int] = dataclasses.field(default_factory=set)
-
-
 class RemoteEngine:
     """Generates with servers that speak OpenAI's protocol of completions, in one event loop.
 
@@ -139,11 +128,11 @@ class RemoteEngine:
             raise ClosedError("the engine was shut down")
         limit = self._config.timeout if timeout is None else timeout
         result = RolloutResult(secrets.token_hex(4), success=False, reused_tokens=None)
-        result.metadata = {**(metadata or {}), "faults": []}
+        faults: list[str] = []
+        result.metadata = {**(metadata or {}), "faults": faults}
         result.prompt_tokens = 0 if isinstance(prompt, str) else len(prompt)
-        rollout = _Rollout(prompt, sampling, result)
         began = time.monotonic()
-        task = asyncio.create_task(self._run(rollout))
+        task = asyncio.create_task(self._run(prompt, sampling, result))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         try:
@@ -161,7 +150,7 @@ class RemoteEngine:
             result.finish_reason, result.success = task.result(), True
         result.execution_time = time.monotonic() - began - result.queue_time
         result.tokens_generated = len(result.tokens)
-        if result.metadata["faults"]:
+        if faults:
             # Nobody counted what broken attempts have used.
             result.reused_tokens = None
         if -1 in result.tokens:
@@ -249,51 +238,34 @@ class RemoteEngine:
         while self._router.loads[index]:
             await self._changed.wait()
 
-    async def _run(self, rollout: _Rollout) -> str:
+    async def _run(
+        self, prompt: str | list[int], sampling: SamplingParams, result: RolloutResult
+    ) -> str:
         """Request a rollout until it has ended, and return why."""
+        failed: set[int] = set()
+
+        async def attempt() -> str:
+            while not self._open:
+                await self._changed.wait()
+            # One that has not failed this yet, if there is one.
+            others = self._open - failed
+            if not others:
+                failed.clear()
+            index = self._router.choose(prompt, others or self._open)
+            replica, version = self._replicas[index], self._versions[index]
+            salt, stall = f"{self._salt}-{version}", self._config.attempt_timeout
+            try:
+                return await replica.complete(
+                    prompt, sampling, result, version=version, salt=salt, stall=stall
+                )
+            except Fault:
+                failed.add(index)
+                raise
+            finally:
+                self._router.loads[index] -= 1
+                self._notify()
+
         submitted = time.monotonic()
         async with self._places:
-            rollout.result.queue_time = time.monotonic() - submitted
-            faults = rollout.result.metadata["faults"]
-            return await self._config.persist(lambda: self._attempt(rollout), faults)
-
-    async def _attempt(self, rollout: _Rollout) -> str:
-        """Request the missing tokens from one replica; return why the rollout has ended."""
-        while not self._open:
-            await self._changed.wait()
-        # One that has not failed the rollout yet, if there is one.
-        others = self._open - rollout.failed
-        if not others:
-            rollout.failed.clear()
-        index = self._router.choose(rollout.prompt, others or self._open)
-        try:
-            return await self._continue(rollout, self._replicas[index], self._versions[index])
-        except Fault:
-            rollout.failed.add(index)
-            raise
-        finally:
-            self._router.loads[index] -= 1
-            self._notify()
-
-    async def _continue(self, rollout: _Rollout, replica: Replica, version: int) -> str:
-        sampling, drawn = rollout.sampling, len(rollout.result.tokens)
-        if drawn == sampling.max_new_tokens:
-            return "length"
-        # The rest of an answer must not repeat the random numbers of its beginning.
-        seed = None if sampling.seed is None else sampling.seed + drawn
-        rest = dataclasses.replace(
-            sampling, max_new_tokens=sampling.max_new_tokens - drawn, seed=seed
-        )
-        if isinstance(rollout.prompt, str):
-            so_far: str | list[int] = rollout.prompt + rollout.result.text
-        elif -1 not in rollout.result.tokens:
-            so_far = [*rollout.prompt, *rollout.result.tokens]
-        else:
-            raise Fault(
-                f"the rest can't be requested, since {replica!r} does not return token ids",
-                again=False,
-            )
-        salt, stall = f"{self._salt}-{version}", self._config.attempt_timeout
-        return await replica.complete(
-            so_far, rest, rollout.result, version=version, salt=salt, stall=stall
-        )
+            result.queue_time = time.monotonic() - submitted
+            return await self._config.persist(attempt, result.metadata["faults"])

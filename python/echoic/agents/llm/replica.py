@@ -107,17 +107,23 @@ class Replica:
         salt: str,
         stall: float,
     ) -> str:
-        """Add an answer to a result as it arrives, and return why it ended.
+        """Add the tokens that a result lacks as they arrive, and return why the answer ended.
 
         Raises:
             Fault: If the server is gone, silent or full, or refuses. What was added is valid.
         """
-        dialect = self.dialect
+        dialect, drawn = self.dialect, len(result.tokens)
+        if drawn == sampling.max_new_tokens:
+            return "length"
+        if -1 in result.tokens and not isinstance(prompt, str):
+            why = f"the rest can't be requested, since {self!r} does not return token ids"
+            raise Fault(why, again=False)
+        so_far = prompt + result.text if isinstance(prompt, str) else [*prompt, *result.tokens]
         body: dict[str, Any] = {
             **dialect.extra,
             "model": self.model,
-            "prompt": prompt,
-            "max_tokens": sampling.max_new_tokens,
+            "prompt": so_far,
+            "max_tokens": sampling.max_new_tokens - drawn,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "logprobs": 1,
@@ -125,7 +131,8 @@ class Replica:
             "stream_options": {"include_usage": True},
         }
         if sampling.seed is not None:
-            body["seed"] = sampling.seed
+            # The rest of an answer must not repeat the random numbers of its beginning.
+            body["seed"] = sampling.seed + drawn
         if dialect.stop_ids is not None and sampling.stop:
             body[dialect.stop_ids] = sampling.stop
         if dialect.token_ids is not None:
@@ -133,13 +140,12 @@ class Replica:
         if dialect.salted:
             body["cache_salt"] = salt
         finish = None
-        most = len(result.tokens) + sampling.max_new_tokens
         try:
             async with self.client.stream(f"{self.url}/completions", body, stall) as answer:
                 async for event in _events(answer):
                     if event == "[DONE]":
                         break
-                    finish = self._add(event, result, most) or finish
+                    finish = self._add(event, result, sampling.max_new_tokens) or finish
                     result.versions += [version] * (len(result.tokens) - len(result.versions))
                 else:
                     raise Fault(f"the answer of {self.url} ended in the middle", again=True)
