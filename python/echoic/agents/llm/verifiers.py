@@ -73,7 +73,9 @@ class VerifiersTask(Task):
         """Run an episode, and add its reward to the last turn."""
         if self._ready is None:
             self._ready = Future()
-            self._thread = threading.Thread(target=self._run, name="verifiers", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, args=(self._ready,), name="verifiers", daemon=True
+            )
             self._thread.start()
         loop = await asyncio.shield(asyncio.wrap_future(self._ready))
         episode = self._episode(prompt, talk, asyncio.get_running_loop())
@@ -94,9 +96,7 @@ class VerifiersTask(Task):
             self._thread.join(30)
             self._ready = None
 
-    def _run(self) -> None:
-        ready = self._ready
-        assert ready is not None
+    def _run(self, ready: Future[asyncio.AbstractEventLoop]) -> None:
         try:
             asyncio.run(self._serve(ready))
         except Exception as error:  # raised by the episodes that wait for it
@@ -155,11 +155,8 @@ class VerifiersTask(Task):
 
         if not secrets.compare_digest(request.headers.get(_SECRET, ""), self._secret):
             raise web.HTTPUnauthorized
-        found = self._talks.get(request.headers.get("X-Session-ID", ""))
-        if found is None:
-            raise web.HTTPNotFound(text="there is no such episode")
-        talk, loop = found
         try:
+            talk, loop = self._talks[request.headers["X-Session-ID"]]
             body = await request.json()
             given, params = body["token_ids"], body.get("sampling_params", {})
             answering = asyncio.run_coroutine_threadsafe(_answer(talk, given, params), loop)
