@@ -10,12 +10,11 @@ server that does not count is an error, since the cost would be a guess.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import os
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from echoic.agents import _checks
@@ -82,7 +81,7 @@ class Completion:
     """
 
     text: str
-    usage: Usage = dataclasses.field(default_factory=Usage)
+    usage: Usage = field(default_factory=Usage)
     finish: str = "stop"
 
 
@@ -101,8 +100,8 @@ class Scores:
 class Backbone(ABC):
     """A language model, used by many tasks of one event loop at a time.
 
-    Callers use :meth:`chat`, which checks its arguments; a subclass has :meth:`answer`. Call
-    :meth:`aclose` before the loop's end. A hosted backbone can be used again in another loop.
+    Callers use :meth:`chat`, which checks its arguments, and :meth:`aclose` before the loop's end;
+    a subclass has :meth:`answer`.
     """
 
     #: For reports.
@@ -286,7 +285,6 @@ def make_backbone(name: str, /, **settings: Any) -> Backbone:
 
     Raises:
         BackboneError: If it can't be used here; :func:`backbone_status` returns the reason.
-        ArgumentError: If the name is unknown.
     """
     if (reason := _reason(name)) is not None:
         raise BackboneError(f"{name} is skipped: {reason}")

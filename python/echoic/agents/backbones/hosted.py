@@ -46,11 +46,9 @@ class HostedBackbone(Backbone):
             and llama.cpp), or ``"anthropic"``, which takes no seed.
         key: Its key; None for a server without keys.
         url: Root of the API, such as ``https://api.openai.com/v1``.
-        name: Name in reports; by default the model's.
         price: By default that in ``PRICES``; None: not known, and costs are ``nan``.
         rename: Other names of fields of a request, or None for those that the server does not
             take, such as ``{"max_tokens": "max_completion_tokens", "seed": None}``.
-        http: Bounds.
     """
 
     def __init__(

@@ -75,21 +75,18 @@ class HttpConfig:
                 asked = fault.after
                 last = len(faults) == self.attempts or (asked or 0) > self.max_backoff
                 if last or not fault.again:
+                    count = f"attempt {len(faults)} of {self.attempts}"
                     wish = f"; it asks to wait {asked:g} s" if asked else ""
-                    raise BackboneError(
-                        f"{fault} (attempt {len(faults)} of {self.attempts}{wish})"
-                    ) from None
+                    raise BackboneError(f"{fault} ({count}{wish})") from None
             pause = longest / 2 if asked is None else asked
             await asyncio.sleep(pause + longest / 2 * random.random())
             longest = min(2 * longest, self.max_backoff)
 
 
 class Fault(BackboneError):
-    """A request failed.
+    """A request failed; ``again``: it may succeed later, or at another server.
 
-    Attributes:
-        again: Whether the same request may succeed later, or at another server.
-        after: Seconds that the server asks to wait.
+    The server asks to wait for ``after`` seconds.
     """
 
     def __init__(self, reason: str, *, again: bool, after: float | None = None) -> None:
@@ -112,9 +109,7 @@ class HttpClient:
         key: str | None = None,
     ) -> None:
         if not url.startswith(("http://", "https://")):
-            raise ArgumentError(
-                f"a server's url must start with http:// or https://, unlike {url!r}"
-            )
+            raise ArgumentError(f"a server's url starts with http:// or https://, unlike {url!r}")
         # Such a key is the same in all texts: nothing escapes its characters.
         if key is not None and not (key.isprintable() and json.dumps(key) == f'"{key}"'):
             # Naming them would show a part of it.
@@ -158,9 +153,8 @@ class HttpClient:
     ) -> AsyncIterator[httpx.Response]:
         """Post a body and give the answer, whose status is 200.
 
-        Raises:
-            Fault: If the server is gone, refuses, or is silent for so many seconds, also while
-                the answer is read.
+        A :class:`Fault` says that the server is gone, refuses, or is silent for so many seconds,
+        also while the answer is read.
         """
         try:
             async with self._connect().stream("POST", url, json=body, timeout=silence) as answer:

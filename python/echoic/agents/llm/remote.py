@@ -196,7 +196,9 @@ class RemoteEngine:
                 if load is not None:
                     await load(replica, version)
                 if not replica.dialect.salted:
-                    await replica.reset_cache(timeout)
+                    path = f"{replica.url.removesuffix('/v1')}{replica.dialect.reset}"
+                    async with replica.client.stream(path, None, timeout):
+                        pass
                 self._router.sent.clear()
                 self._versions[index] = version
                 self._open.add(index)

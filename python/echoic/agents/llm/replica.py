@@ -158,12 +158,6 @@ class Replica:
             raise Fault(f"{self!r} ended its answer with the reason {finish!r}", again=True)
         return finish
 
-    async def reset_cache(self, timeout: float) -> None:
-        """Empty the prefix cache; a :class:`Fault` if that failed."""
-        url = f"{self.url.removesuffix('/v1')}{self.dialect.reset}"
-        async with self.client.stream(url, None, timeout):
-            pass
-
     def _add(self, event: str, result: RolloutResult, most: int) -> str | None:
         """Add an event to a result, with -1 for an unknown id; return why the answer ended."""
         try:

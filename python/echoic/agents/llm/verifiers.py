@@ -40,7 +40,7 @@ class VerifiersTask(Task):
         environment: An ``Env``, such as ``verifiers.v1.load_environment`` returns.
         renderer: A ``RendererConfig`` of the renderers library for the model's family. The default
             shows no tools, and does not keep the ids of earlier turns for all answers.
-        tokenizer: Name or folder of the tokenizer; by default that of the conversation's.
+        tokenizer: Name or folder of the tokenizer; by default the conversation's.
     """
 
     def __init__(self, environment: Any, *, renderer: Any = None, tokenizer: str = "") -> None:
