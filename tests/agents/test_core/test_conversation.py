@@ -276,6 +276,7 @@ class Scripted:
         return Conversation(self, self.tokenizer, SamplingParams(200), limit=limit)  # type: ignore[arg-type]
 
 
+@pytest.mark.timeout(600)  # The first time, the model is unpacked.
 def test_a_real_chat_of_several_turns_is_what_its_template_gives_at_once() -> None:
     smollm2 = pytest.importorskip("echoic.agents.backbones.smollm2")
     if (reason := smollm2.available()) is not None:

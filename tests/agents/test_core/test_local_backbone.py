@@ -187,6 +187,7 @@ def test_an_answer_that_somebody_else_ended_is_none():
     asyncio.run(main())
 
 
+@pytest.mark.timeout(600)  # The first time, the model is unpacked.
 def test_smollm2_answers_through_the_registry():
     status = backbone_status("smollm2")
     if status != "ready":

@@ -153,7 +153,7 @@ class HttpClient:
     ) -> AsyncIterator[httpx.Response]:
         """Post a body and give the answer, whose status is 200.
 
-        A :class:`Fault` says that the server is gone, refuses, or is silent for so many seconds,
+        A :class:`Fault` says that the server is gone, refuses, or is silent for ``silence`` seconds,
         also while the answer is read.
         """
         try:
