@@ -153,8 +153,8 @@ class HttpClient:
     ) -> AsyncIterator[httpx.Response]:
         """Post a body and give the answer, whose status is 200.
 
-        A :class:`Fault` says that the server is gone, refuses, or is silent for ``silence`` seconds,
-        also while the answer is read.
+        A :class:`Fault` says that the server is gone, refuses, or is silent for ``silence``
+        seconds, also while the answer is read.
         """
         try:
             async with self._connect().stream("POST", url, json=body, timeout=silence) as answer:
