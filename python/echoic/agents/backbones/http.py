@@ -194,7 +194,9 @@ class HttpClient:
             self._places = asyncio.Semaphore(self.config.max_concurrent)
             # The places are the bound: a second one would make requests wait unnoticed.
             limits = httpx.Limits(max_connections=None)
-            self._http = httpx.AsyncClient(headers=self._headers, limits=limits)
+            # Certificates take a while to read, and http has none.
+            verify = self.url.startswith("https://")
+            self._http = httpx.AsyncClient(headers=self._headers, limits=limits, verify=verify)
         return self._http
 
     async def _once(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
