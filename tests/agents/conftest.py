@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from completions_server import CompletionsServer
+from http_server import CompletionsServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

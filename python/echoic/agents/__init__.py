@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from echoic.agents.training import *
 
 _MODULES = {
-    "backbones": "Backbone",
+    "backbones": "Backbone HttpConfig",
     "bandwidth": (
         "BandwidthAwareScheduler BandwidthConfig BandwidthEfficiencyTracker BandwidthMetrics"
     ),
@@ -35,8 +35,8 @@ _MODULES = {
     "evaluation": "BenchmarkConfig BenchmarkResult EchoRLBenchmark TaskResult",
     "llm": (
         "AsyncExecutionEngine ExecutionConfig GRPOConfig GRPOLearner KVCacheManager LLMConfig "
-        "LLMTrainer LatencyScheduler LoRAConfig RLOOConfig RLOOLearner RemoteConfig RemoteEngine "
-        "Replica RolloutResult SamplingParams"
+        "LLMTrainer LatencyScheduler LoRAConfig RLOOConfig RLOOLearner RemoteEngine Replica "
+        "RolloutResult SamplingParams"
     ),
     "monitoring": (
         "MetricsCollector MetricsLogger PerformanceMetrics PerformanceMonitor SystemMonitor"

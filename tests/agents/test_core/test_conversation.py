@@ -276,13 +276,12 @@ class Scripted:
         return Conversation(self, self.tokenizer, SamplingParams(200), limit=limit)  # type: ignore[arg-type]
 
 
+@pytest.mark.timeout(600)  # The first time, the model is unpacked.
 def test_a_real_chat_of_several_turns_is_what_its_template_gives_at_once() -> None:
     smollm2 = pytest.importorskip("echoic.agents.backbones.smollm2")
     if (reason := smollm2.available()) is not None:
         pytest.skip(reason)
-    if not (smollm2.unpacked() / "config.json").exists():
-        smollm2.unpack(smollm2.gguf_file(), smollm2.unpacked())
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(smollm2.unpacked(), local_files_only=True)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(smollm2.folder())
     chat = [
         ("user", "What is 6 * 7?"), ("assistant", "It is 42."),
         ("user", "  And\n\n12 + 30? "), ("assistant", "The same:\n42\n"),

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import tiers
-from completions_server import CompletionsServer
 from echoic.errors import ArgumentError, CollectorError, WaitTimeoutError
-from http_server import send
+from http_server import CompletionsServer, send
 from typer.testing import CliRunner
 
 torch = pytest.importorskip("torch")

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from echoic.agents.backbones import LocalBackbone, Message, Price
+from echoic.agents.backbones import LocalBackbone, Message, backbone_status, make_backbone
 from echoic.agents.llm import (
     SamplingParams,
     TinyConfig,
@@ -140,10 +140,7 @@ def test_a_seed_says_the_same_again_and_another_something_else():
     assert one == again != other
 
 
-def test_tokens_may_have_a_price_and_an_answer_must_fit():
-    [answer] = ask(make(price=Price(1.0, cached=0.5, out=2.0)), CHAT, max_tokens=3)
-    dollars = (answer.usage.tokens_in * 1.0 + 3 * 2.0) / 1e6
-    assert answer.usage.cost == pytest.approx(dollars)
+def test_an_answer_must_fit():
     with pytest.raises(ArgumentError, match="do not fit"):
         ask(make(), CHAT, max_tokens=100_000)
 
@@ -190,13 +187,13 @@ def test_an_answer_that_somebody_else_ended_is_none():
     asyncio.run(main())
 
 
+@pytest.mark.timeout(600)  # The first time, the model is unpacked.
 def test_smollm2_answers_through_the_registry():
-    registry = pytest.importorskip("echoic.agents.backbones.registry")
-    status = registry.backbone_status("smollm2")
+    status = backbone_status("smollm2")
     if status != "ready":
         pytest.skip(status)
     chat = [Message("user", "What is 2+2?")]
-    backbone = registry.make_backbone("smollm2", device="cpu")
+    backbone = make_backbone("smollm2", device="cpu")
     [answer] = ask(backbone, chat, max_tokens=16)
     assert "4" in answer.text
     assert backbone.name == "smollm2"

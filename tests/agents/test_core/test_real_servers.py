@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from echoic.agents.llm import RemoteConfig, RemoteEngine, Replica
+from echoic.agents.backbones import HttpConfig
+from echoic.agents.llm import RemoteEngine, Replica
 from echoic.agents.llm.requests import SamplingParams
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def test_a_real_model_answers_the_same_twice_and_sooner(url: str) -> None:
     prompt = "One morning the fox went down to the river. " * 20 + "And then it"
 
     async def main() -> None:
-        config = RemoteConfig(timeout=300.0, stall=120.0)
+        config = HttpConfig(timeout=300.0, attempt_timeout=120.0)
         replica = Replica(url, model="smollm2", dialect="llama-cpp-python")
         async with RemoteEngine([replica], config) as engine:
             results = []
@@ -85,7 +86,7 @@ def test_a_real_model_answers_the_same_twice_and_sooner(url: str) -> None:
 
 def test_many_at_once_all_end(url: str) -> None:
     async def main() -> None:
-        config = RemoteConfig(timeout=300.0, stall=120.0)
+        config = HttpConfig(timeout=300.0, attempt_timeout=120.0)
         replica = Replica(url, model="smollm2", dialect="llama-cpp-python")
         async with RemoteEngine([replica], config) as engine:
             prompts = [f"The number {number} is" for number in range(6)]

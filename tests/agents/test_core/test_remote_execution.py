@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import email.utils
 import time
 from typing import Any
 
 import pytest
-from completions_server import CompletionsServer, continuation
-from echoic.agents.bandwidth import BandwidthEfficiencyTracker
+from echoic.agents.backbones import HttpConfig
 from echoic.agents.llm import (
     Fault,
-    PrefixRouter,
-    RemoteConfig,
     RemoteEngine,
     Replica,
 )
+from echoic.agents.llm.remote import Router
 from echoic.agents.llm.requests import SamplingParams
 from echoic.errors import ArgumentError, ClosedError, WaitTimeoutError
+from http_server import CompletionsServer, continuation
 
 PROMPT = list(range(40))
-FAST = RemoteConfig(backoff=0.01, stall=20.0, timeout=60.0)
-IMPATIENT = dataclasses.replace(FAST, stall=0.3)
+FAST = HttpConfig(backoff=0.01, attempt_timeout=20.0, timeout=60.0)
+IMPATIENT = dataclasses.replace(FAST, attempt_timeout=0.3)
 
 
 def replica(server: CompletionsServer, **options: Any) -> Replica:
@@ -40,10 +38,9 @@ def run(engine_of: Any) -> Any:
 
 def test_tokens_log_probs_versions_and_reuse_come_back(serve: Any) -> None:
     server = serve()
-    tracker = BandwidthEfficiencyTracker()
 
     async def main() -> None:
-        async with RemoteEngine([replica(server)], FAST, tracker=tracker, version=3) as engine:
+        async with RemoteEngine([replica(server)], FAST, version=3) as engine:
             first = await engine.generate(PROMPT, tokens(20))
             again = await engine.generate(PROMPT, tokens(20))
             assert first.success, first.error
@@ -54,12 +51,8 @@ def test_tokens_log_probs_versions_and_reuse_come_back(serve: Any) -> None:
             assert (first.prompt_tokens, first.reused_tokens) == (40, 0)
             # Whole blocks of 16 tokens.
             assert again.reused_tokens == 32
-            metrics = engine.get_performance_metrics()
-            assert metrics["kv_reuse_rate"] == 32 / 80
 
     run(main())
-    # Of all whose keys and values were needed: those drawn too, but the last.
-    assert tracker.snapshot().kv_reuse_rate == 32 / (2 * (40 + 19))
 
 
 def test_a_server_that_tells_no_reuse_is_not_given_one(serve: Any) -> None:
@@ -72,7 +65,7 @@ def test_a_server_that_tells_no_reuse_is_not_given_one(serve: Any) -> None:
             assert result.text == "".join(map(chr, continuation(list(text.encode()), 5)))
             assert result.tokens == []
             with pytest.raises(ArgumentError, match="takes text, not token ids"):
-                await engine.submit_rollout([1, 2])
+                await engine.generate([1, 2])
             assert "cache_salt" not in server.requests[0]
 
     run(main())
@@ -98,13 +91,10 @@ def test_a_fault_costs_time_and_no_token(serve: Any, fault: Any) -> None:
 
     async def main() -> None:
         async with RemoteEngine([replica(server)], config) as engine:
-            name = await engine.submit_rollout(PROMPT, sampling=tokens(20))
-            streamed = [token.token async for token in engine.stream(name)]
-            result = await engine.get_result(name)
+            result = await engine.generate(PROMPT, tokens(20))
             assert result.success, result.error
-            assert streamed == result.tokens == continuation(PROMPT, 20)
+            assert result.tokens == continuation(PROMPT, 20)
             assert len(result.metadata["faults"]) == 1
-            assert engine.get_performance_metrics()["retries"] == 1
 
     run(main())
     made = max(fault.get(name, 0) for name in ("drop", "stall", "error"))
@@ -138,20 +128,13 @@ def test_without_ids_a_broken_answer_to_token_ids_fails_and_says_why(serve: Any)
 
 def test_what_the_server_asks_for_is_waited(serve: Any) -> None:
     server = serve()
-    # A date has whole seconds.
-    until = int(time.time()) + 2
+    server.faults.append({"status": 429, "headers": {"Retry-After": "0.3"}})
 
     async def main() -> None:
         async with RemoteEngine([replica(server)], FAST) as engine:
-            server.faults.append({"status": 429, "headers": {"Retry-After": "0.3"}})
             began = time.monotonic()
             assert (await engine.generate(PROMPT, tokens(1))).success
             assert time.monotonic() - began > 0.29
-            when = email.utils.formatdate(until, usegmt=True)
-            server.faults.append({"status": 429, "headers": {"Retry-After": when}})
-            assert (await engine.generate(PROMPT, tokens(1))).success
-            # The clock of waits is another one.
-            assert time.time() > until - 0.05
 
     run(main())
 
@@ -230,8 +213,7 @@ def test_counts_of_reuse_that_can_not_be_are_unknown(serve: Any) -> None:
     server.faults.append({"events": [said, "[DONE]"]})
 
     async def main() -> None:
-        tracker = BandwidthEfficiencyTracker()
-        async with RemoteEngine([replica(server)], FAST, tracker=tracker) as engine:
+        async with RemoteEngine([replica(server)], FAST) as engine:
             result = await engine.generate(PROMPT, tokens(4))
             assert (result.success, result.reused_tokens) == (True, None)
 
@@ -241,12 +223,11 @@ def test_counts_of_reuse_that_can_not_be_are_unknown(serve: Any) -> None:
 def test_a_server_that_is_gone_fails_after_all_attempts() -> None:
     async def main() -> None:
         gone = Replica("http://127.0.0.1:9/v1", model="formula")
-        config = RemoteConfig(backoff=0.0, attempts=3)
+        config = HttpConfig(backoff=0.0, attempts=3)
         async with RemoteEngine([gone], config) as engine:
             result = await engine.generate(PROMPT, tokens(4))
             assert not result.success
             assert len(result.metadata["faults"]) == 3
-            assert engine.get_performance_metrics()["active_rollouts"] == 0
 
     run(main())
 
@@ -263,47 +244,21 @@ def test_a_key_that_is_wrong_is_told(serve: Any) -> None:
     run(main())
 
 
-def test_no_more_are_under_way_than_allowed_and_priorities_decide_who(serve: Any) -> None:
+def test_no_more_are_under_way_than_allowed(serve: Any) -> None:
     server = serve()
     server.delay = 0.01
-    config = RemoteConfig(max_concurrent_rollouts=2, aging=0.0)
+    config = HttpConfig(max_concurrent=2)
 
     async def main() -> None:
         async with RemoteEngine([replica(server)], config) as engine:
-            # The first two are under way at once, so that the others wait together.
-            names = [
-                await engine.submit_rollout([n] * 20, priority=n, sampling=tokens(3))
-                for n in (0, 0, 1, 5, 3, 3, 2, 4)
-            ]
-            results = await asyncio.gather(*(engine.get_result(name) for name in names))
+            rollouts = (engine.generate([n] * 20, tokens(3)) for n in range(8))
+            results = await asyncio.gather(*rollouts)
             assert all(result.success for result in results)
+            assert results[-1].queue_time > 0.02
 
     run(main())
     assert server.most_active == 2
-    asked = [one["prompt"][0] for one in server.requests]
-    # Of two that begin together, either may arrive first.
-    assert [sorted(asked[n : n + 2]) for n in range(0, 8, 2)] == [[0, 0], [4, 5], [3, 3], [1, 2]]
-
-
-@pytest.mark.parametrize(("aging", "order"), [(1000.0, [1, 2, 3]), (0.0, [1, 3, 2])])
-def test_who_waits_long_enough_is_not_overtaken(serve: Any, aging: float, order: Any) -> None:
-    server = serve()
-    server.delay = 0.1
-    config = dataclasses.replace(FAST, max_concurrent_rollouts=1, aging=aging)
-
-    async def main() -> None:
-        async with RemoteEngine([replica(server)], config) as engine:
-            names = [
-                await engine.submit_rollout([1], sampling=tokens(5)),
-                await engine.submit_rollout([2], priority=0.0, sampling=tokens(1)),
-            ]
-            await asyncio.sleep(0.05)
-            names.append(await engine.submit_rollout([3], priority=10.0, sampling=tokens(1)))
-            for name in names:
-                assert (await engine.get_result(name)).success
-
-    run(main())
-    assert [asked["prompt"][0] for asked in server.requests] == order
+    assert sorted(one["prompt"][0] for one in server.requests) == list(range(8))
 
 
 def test_a_dead_replica_costs_one_attempt_each(serve: Any) -> None:
@@ -337,22 +292,21 @@ def test_an_answer_that_has_stopped_is_over(serve: Any, fault: Any) -> None:
         text = RemoteEngine([replica(server, dialect="openai")], FAST)
         async with text as engine:
             with pytest.raises(ArgumentError, match="takes no stop tokens"):
-                await engine.submit_rollout("a", sampling=SamplingParams(stop=(1,)))
+                await engine.generate("a", SamplingParams(stop=(1,)))
 
     run(main())
 
 
-def test_a_broken_attempt_makes_reuse_unknown_and_a_refusal_does_not(serve: Any) -> None:
+def test_a_broken_attempt_makes_reuse_unknown(serve: Any) -> None:
     server = serve()
-    server.faults.extend([{"status": 503}, None, {"drop": 5}, None])
+    server.faults.extend([None, {"drop": 5}, None])
 
     async def main() -> None:
         async with RemoteEngine([replica(server)], FAST) as engine:
-            refused = await engine.generate(PROMPT, tokens(8))
-            assert (refused.prompt_tokens, refused.reused_tokens) == (40, 0)
+            whole = await engine.generate(PROMPT, tokens(8))
+            assert (whole.prompt_tokens, whole.reused_tokens) == (40, 0)
             broken = await engine.generate(PROMPT, tokens(8))
             assert (broken.prompt_tokens, broken.reused_tokens) == (40, None)
-            assert engine.get_performance_metrics()["prompt_tokens_of_unknown_reuse"] == 45
 
     run(main())
 
@@ -360,18 +314,16 @@ def test_a_broken_attempt_makes_reuse_unknown_and_a_refusal_does_not(serve: Any)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"priority": float("inf")}, "a priority must be a finite number"),
-        ({"metadata": {"reward": None}}, "a reward in metadata"),
-        ({"metadata": {"reward": float("nan")}}, "a reward in metadata"),
+        ({"sampling": SamplingParams(forced=(1,))}, "servers take no forced tokens"),
         ({"embeddings": {500: [0.0]}}, "servers take no embeddings: use a local model"),
     ],
 )
-def test_what_nobody_could_count_is_refused_at_once(options: Any, message: str) -> None:
+def test_what_servers_can_not_do_is_refused_at_once(options: Any, message: str) -> None:
     async def main() -> None:
         gone = Replica("http://127.0.0.1:9/v1", model="formula")
         async with RemoteEngine([gone]) as engine:
             with pytest.raises(ArgumentError, match=message):
-                await engine.submit_rollout([1], **options)
+                await engine.generate([1], **options)
 
     run(main())
 
@@ -393,69 +345,32 @@ def test_updates_of_weights_come_one_after_the_other(serve: Any) -> None:
     assert loaded == [1, 2]
 
 
-def test_submission_waits_while_the_queue_is_full(serve: Any) -> None:
+def test_a_rollout_that_is_cancelled_or_late_frees_its_place(serve: Any) -> None:
     server = serve()
     server.delay = 0.02
-    config = RemoteConfig(max_concurrent_rollouts=1, priority_queue_size=1)
+    config = HttpConfig(max_concurrent=1)
 
     async def main() -> None:
         async with RemoteEngine([replica(server)], config) as engine:
-            for _ in range(2):
-                await engine.submit_rollout(PROMPT, sampling=tokens(5))
-            with pytest.raises(WaitTimeoutError, match="no room for another one"):
-                await engine.submit_rollout(PROMPT, timeout=0.02)
-            name = await engine.submit_rollout(PROMPT, sampling=tokens(1))
-            assert (await engine.get_result(name)).success
-
-    run(main())
-
-
-def test_cancelling_ends_it_with_what_was_made_and_frees_its_place(serve: Any) -> None:
-    server = serve()
-    server.delay = 0.02
-    config = RemoteConfig(max_concurrent_rollouts=1)
-
-    async def main() -> None:
-        async with RemoteEngine([replica(server)], config) as engine:
-            running = await engine.submit_rollout(PROMPT, sampling=tokens(500))
-            waiting = await engine.submit_rollout(PROMPT, sampling=tokens(1))
-            last = await engine.submit_rollout(PROMPT, sampling=tokens(1))
-            # Also before its first step.
-            assert engine.cancel(waiting)
-            stream = engine.stream(running)
-            for _ in range(3):
-                await stream.__anext__()
-            assert engine.cancel(running)
-            result = await engine.get_result(running)
-            assert (result.success, result.finish_reason) == (False, "cancelled")
-            assert result.tokens == continuation(PROMPT, len(result.tokens))
-            assert len(result.tokens) >= 3
-            assert (await engine.get_result(waiting)).finish_reason == "cancelled"
-            assert (await engine.get_result(last)).success
-            assert not engine.cancel(last)
-            metrics = engine.get_performance_metrics()
-            assert (metrics["active_rollouts"], metrics["loads"]) == (0, [0])
-
-    run(main())
-
-
-def test_results_are_given_once_and_waits_have_an_end(serve: Any) -> None:
-    server = serve()
-    server.delay = 0.05
-
-    async def main() -> None:
-        async with RemoteEngine([replica(server)], FAST) as engine:
-            name = await engine.submit_rollout(PROMPT, sampling=tokens(4))
-            with pytest.raises(WaitTimeoutError, match="it goes on"):
-                await engine.get_result(name, timeout=0.01)
-            assert (await engine.get_result(name)).success
-            with pytest.raises(ArgumentError, match="there is no rollout"):
-                await engine.get_result(name)
-            late = await engine.submit_rollout(PROMPT, sampling=tokens(400), timeout=0.2)
-            result = await engine.get_result(late)
-            assert (result.finish_reason, result.success) == ("timeout", False)
+            running = asyncio.ensure_future(engine.generate(PROMPT, tokens(500)))
+            waiting = asyncio.ensure_future(engine.generate(PROMPT, tokens(1)))
+            while not server.requests:  # noqa: ASYNC110 - it is in another thread
+                await asyncio.sleep(0.005)
+            for one in (running, waiting):
+                one.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await one
+            late = await engine.generate(PROMPT, tokens(400), timeout=0.2)
+            assert (late.finish_reason, late.success) == ("timeout", False)
+            assert late.tokens == continuation(PROMPT, len(late.tokens))
+            assert late.tokens_generated == len(late.tokens) > 0
+            assert (await engine.generate(PROMPT, tokens(1))).success
+            # Closing ends what runs.
+            last = asyncio.ensure_future(engine.generate(PROMPT, tokens(500)))
+            await asyncio.sleep(0.05)
+        assert (await last).finish_reason == "shutdown"
         with pytest.raises(ClosedError):
-            await engine.submit_rollout(PROMPT)
+            await engine.generate(PROMPT)
 
     run(main())
 
@@ -490,6 +405,24 @@ def test_new_weights_reuse_nothing_of_the_old(serve: Any) -> None:
     assert (servers[0].resets, servers[1].resets) == (0, 1)
 
 
+def test_a_replica_that_is_not_done_in_time_waits_for_the_next_update(serve: Any) -> None:
+    server = serve()
+    server.delay = 0.02
+
+    async def main() -> None:
+        async with RemoteEngine([replica(server)], FAST) as engine:
+            running = asyncio.ensure_future(engine.generate(PROMPT, tokens(500)))
+            while not server.requests:  # noqa: ASYNC110 - it is in another thread
+                await asyncio.sleep(0.005)
+            with pytest.raises(WaitTimeoutError, match=r"still has 1 rollouts after 0\.05 s"):
+                await engine.update_weights(1, timeout=0.05)
+            running.cancel()
+            await engine.update_weights(1)
+            assert (await engine.generate(PROMPT, tokens(1))).versions == [1]
+
+    run(main())
+
+
 def test_a_server_that_can_not_forget_is_refused_new_weights(serve: Any) -> None:
     server = serve()
 
@@ -509,11 +442,10 @@ def test_a_cache_that_was_not_emptied_keeps_its_replica_out(serve: Any) -> None:
         one = replica(server)
         one.dialect = type(one.dialect)("none", token_prompts=True, reset="/not-there")
         async with RemoteEngine([one], FAST) as engine:
-            with pytest.raises(Fault, match=r"was not emptied: .* answered 404"):
+            with pytest.raises(Fault, match=r"/not-there: the server answered 404"):
                 await engine.update_weights(1)
             assert engine.version == 0
-            name = await engine.submit_rollout(PROMPT, timeout=0.1)
-            assert (await engine.get_result(name)).finish_reason == "timeout"
+            assert (await engine.generate(PROMPT, timeout=0.1)).finish_reason == "timeout"
 
     run(main())
 
@@ -540,33 +472,23 @@ def test_conversations_stay_where_their_beginning_was_computed(serve: Any) -> No
 
 
 def test_affinity_gives_way_to_load() -> None:
-    router = PrefixRouter(2, block=4, slack=1)
-    first = router.choose([1] * 8)
-    assert router.choose([1] * 8) == first
+    router = Router(2)
+    router.block, router.slack = 4, 1
+    assert router.choose([1] * 8, {0, 1}) == router.choose([1] * 8, {0, 1}) == 0
     # Two more than the other would be beyond the slack.
-    assert router.choose([1] * 8) != first
-    router.done(first)
-    router.done(first)
-    assert router.choose([1] * 8 + [2]) in {0, 1}
-    router.forget(first)
-    assert router.loads == [1, 1]
+    assert router.choose([1] * 8, {0, 1}) == 1
+    assert router.loads == [2, 1]
+    # It was sent there last.
+    assert router.choose([1] * 8 + [2], {0, 1}) == 1
+    router.sent.clear()
+    router.loads = [1, 0]
+    assert router.choose([1] * 9, {0, 1}) == 1
+    assert router.choose([1] * 9, {0}) == 0
 
 
 def test_what_a_router_remembers_is_bounded() -> None:
-    router = PrefixRouter(1, block=1, remembered=10)
+    router = Router(1)
+    router.block, router.remembered = 1, 10
     for start in range(100):
-        router.choose([start, start + 1, start + 2])
-    assert len(router._seen[0]) == 10
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"attempts": 0}, "attempts must be at least 1"),
-        ({"timeout": 0}, "timeout must be above 0"),
-        ({"backoff": -1}, "backoff must be at least 0, not -1"),
-    ],
-)
-def test_limits_that_make_no_sense_are_refused(options: Any, message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        RemoteConfig(**options)
+        router.choose([start, start + 1, start + 2], {0})
+    assert len(router.sent) == 10

@@ -161,6 +161,7 @@ def test_virtual_tokens_are_the_embeddings_that_come_with_them(family: str) -> N
     asyncio.run(main())
 
 
+@pytest.mark.timeout(600)  # The first time, the model is unpacked.
 def test_smollm2_answers_and_its_prompts_share_keys_and_values() -> None:
     """A real language model: 135 M parameters, out of a wheel, through the engine."""
     smollm2 = pytest.importorskip("echoic.agents.backbones.smollm2")

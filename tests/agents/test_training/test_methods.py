@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 import tiers
-from echoic.agents.backbones.hosted import OpenAIBackbone
+from echoic.agents.backbones import HostedBackbone, Price
 from echoic.agents.baselines import Cell, method_names, method_of
 from echoic.agents.baselines.prompted import read_rating
 from echoic.agents.baselines.trained import prompt_of
@@ -176,7 +176,7 @@ def judge():
 def test_a_judge_teaches_what_it_likes(cell, judge):
     async def scenario():
         url = f"http://127.0.0.1:{judge.server_port}/v1"
-        backbone = OpenAIBackbone("judge", url=url, price=None)
+        backbone = HostedBackbone("judge", url=url, price=None)
         try:
             return await trained("rlaif", cell(1024, backbone))
         finally:

@@ -1,7 +1,7 @@
 """Language models of agents: one interface, local or at a vendor's.
 
 A name is imported from its module when it is first used: a local model needs torch and
-transformers, a hosted one httpx; the interface, prices and the registry need neither.
+transformers, a hosted one httpx; the interface, names and prices need neither.
 """
 
 from __future__ import annotations
@@ -15,15 +15,12 @@ if TYPE_CHECKING:
     from echoic.agents.backbones.hosted import *
     from echoic.agents.backbones.http import *
     from echoic.agents.backbones.local import *
-    from echoic.agents.backbones.prices import *
-    from echoic.agents.backbones.registry import *
 
 _MODULES = {
-    "base": "Backbone Completion Message Sampling Scores",
-    "hosted": "AnthropicBackbone GeminiBackbone OpenAIBackbone",
+    "base": "PRICES Backbone Completion Message Price Sampling Scores backbone_names "
+    "backbone_status make_backbone register_backbone",
+    "hosted": "HostedBackbone",
     "http": "HttpConfig",
     "local": "LocalBackbone",
-    "prices": "Price price_of set_price",
-    "registry": "backbone_names backbone_status make_backbone register_backbone",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _MODULES)

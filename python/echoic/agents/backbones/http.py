@@ -1,12 +1,6 @@
-"""JSON over HTTP with retries, within bounds.
+"""JSON over HTTP within bounds: the client of all servers that answer, at vendors or here.
 
-Every vendor's backbone uses a :class:`JsonClient`, with a thin class for each wire format, and not
-the vendors' packages: those bring some eighty distributions, each retries and counts in its own
-way, and only one request and one answer are needed.
-
-All bounds are from :class:`HttpConfig`: requests under way, attempts, seconds of an attempt and of
-the whole call with its waiting, and bytes of an answer. What a vendor bills for an attempt that
-broke off is not known, and not counted.
+What a vendor bills for an attempt that broke off is not known, and not counted.
 
 Invariant: a key is in a header only. No error message shows it, or a part of it: a server's text is
 cut only after the key is hidden.
@@ -22,7 +16,7 @@ import math
 import random
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
@@ -30,29 +24,31 @@ from echoic.agents import _checks
 from echoic.errors import ArgumentError, BackboneError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-__all__ = ["WORTH_ANOTHER_TRY", "HttpConfig", "JsonClient", "retry_after"]
+__all__ = ["MAX_ERROR", "WORTH_ANOTHER_TRY", "Fault", "HttpClient", "HttpConfig"]
+
+T = TypeVar("T")
 
 WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-_MAX_ERROR = 500
-_MAX_SHOWN = 80
+#: Characters of a server's text in a message.
+MAX_ERROR = 500
 
 
 @dataclass(frozen=True)
 class HttpConfig:
-    """Bounds of a client.
+    """Bounds of calls.
 
     Attributes:
         timeout: Seconds of a call in all: waiting, attempts and pauses.
-        attempt_timeout: Seconds of one attempt, from its start to the last byte.
+        attempt_timeout: Seconds of one attempt, from its start to the last byte; where an answer
+            comes token by token, seconds that the server may be silent.
         attempts: Most attempts of a request.
         backoff: Seconds before the second attempt; doubled with each, and half of it is random, so
             that clients that failed together do not retry together.
         max_backoff: Most seconds of a pause. A server that asks for more has failed.
         max_concurrent: Most requests under way at a time.
         max_answer: Most bytes of an answer.
-        seed: Seed of the random parts of pauses.
     """
 
     timeout: float = 300.0
@@ -62,41 +58,47 @@ class HttpConfig:
     max_backoff: float = 60.0
     max_concurrent: int = 16
     max_answer: int = 16 << 20
-    seed: int = 0
 
     def __post_init__(self) -> None:
-        _checks.number(self, "timeout", "attempt_timeout", above=0)
+        _checks.number(self, "timeout", "attempt_timeout", above=0, finite=False)
         _checks.number(self, "backoff", "max_backoff", least=0)
         _checks.whole(self, "attempts", "max_concurrent", "max_answer")
 
+    async def persist(self, once: Callable[[], Awaitable[T]], faults: list[str]) -> T:
+        """Repeat what fails with a :class:`Fault`, and add the reasons to ``faults``."""
+        longest = self.backoff
+        while True:
+            try:
+                return await once()
+            except Fault as fault:
+                faults.append(str(fault))
+                asked = fault.after
+                last = len(faults) == self.attempts or (asked or 0) > self.max_backoff
+                if last or not fault.again:
+                    count = f"attempt {len(faults)} of {self.attempts}"
+                    wish = f"; it asks to wait {asked:g} s" if asked else ""
+                    raise BackboneError(f"{fault} ({count}{wish})") from None
+            pause = longest / 2 if asked is None else asked
+            await asyncio.sleep(pause + longest / 2 * random.random())
+            longest = min(2 * longest, self.max_backoff)
 
-class _Loop:
-    """The connections of one event loop."""
 
-    def __init__(self, config: HttpConfig, headers: Mapping[str, str]) -> None:
-        self.running = asyncio.get_running_loop()
-        self.places = asyncio.Semaphore(config.max_concurrent)
-        self.http = httpx.AsyncClient(
-            headers=dict(headers),
-            timeout=config.attempt_timeout,
-            limits=httpx.Limits(
-                max_connections=None, max_keepalive_connections=config.max_concurrent
-            ),
-        )
+class Fault(BackboneError):
+    """A request failed; ``again``: it may succeed later, or at another server.
+
+    The server asks to wait for ``after`` seconds.
+    """
+
+    def __init__(self, reason: str, *, again: bool, after: float | None = None) -> None:
+        super().__init__(reason)
+        self.again = again
+        self.after = after
 
 
-class JsonClient:
-    """Posts JSON to one server and returns its answers.
+class HttpClient:
+    """Posts JSON to one server, from one event loop at a time; another may follow.
 
-    It is used from one event loop at a time; another may follow after :meth:`aclose`.
-
-    Args:
-        url: Address of the server.
-        headers: Headers of every request.
-        config: Bounds.
-        secret: Text that is hidden in errors; visible characters of ASCII, as in a header.
-        clock: Monotonic clock in seconds.
-        sleep: Waits for a number of seconds.
+    ``config`` bounds :meth:`post`, and ``key`` is hidden in errors.
     """
 
     def __init__(
@@ -104,173 +106,134 @@ class JsonClient:
         url: str,
         headers: Mapping[str, str],
         config: HttpConfig | None = None,
-        *,
-        secret: str | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        key: str | None = None,
     ) -> None:
         if not url.startswith(("http://", "https://")):
-            raise ArgumentError(
-                f"a server's url must start with http:// or https://, unlike {url!r}"
-            )
-        if secret is not None and not (secret.isascii() and secret.isprintable()):
+            raise ArgumentError(f"a server's url starts with http:// or https://, unlike {url!r}")
+        # Such a key is the same in all texts: nothing escapes its characters.
+        if key is not None and not (key.isprintable() and json.dumps(key) == f'"{key}"'):
             # Naming them would show a part of it.
             raise ArgumentError(
-                f"the key for {url} has characters that are not visible ASCII: was a line end or "
-                "something else copied with it?"
+                f"the key for {url} has quotes, or characters that are not visible ASCII: was a "
+                "line end or something else copied with it?"
             )
         self.url = url.rstrip("/")
         self.config = config or HttpConfig()
-        self._headers = dict(headers)
-        self._secret = secret
-        self._clock = clock
-        self._sleep = sleep
-        self._random = random.Random(self.config.seed)
-        # Time until which the server asked for no requests.
-        self._rest_until = -math.inf
-        self._loop: _Loop | None = None
+        # Packed bytes could be a thousand times as many when they are read.
+        self._headers = {**headers, "Accept-Encoding": "identity"}
+        self._key = key
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Post a body and return the answer.
-
-        Args:
-            path: Path after the url.
-            body: Body, sent as JSON.
+    async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Post a body and return the answer, within the bounds of the configuration.
 
         Raises:
             BackboneError: If the server refused, or did not answer within the bounds.
         """
-        deadline = self._clock() + self.config.timeout
-        here = self._here()
-        content = json.dumps(body).encode()
-        try:
-            await asyncio.wait_for(here.places.acquire(), self.config.timeout)
-        except asyncio.TimeoutError:
-            raise BackboneError(
-                f"{self.url}: none of {self.config.max_concurrent} places became free within "
-                f"{self.config.timeout:g} s"
-            ) from None
-        try:
-            return await self._try(here, path, content, deadline)
-        finally:
-            here.places.release()
+        self._connect()
+        url, config = self.url + path, self.config
+        faults: list[str] = []
 
-    def hide(self, text: str) -> str:
-        """Return a text without the key, which servers may repeat."""
-        if self._secret:
-            # As it is, and as Python and JSON escape it.
-            forms = {self._secret, repr(self._secret)[1:-1], json.dumps(self._secret)[1:-1]}
-            for form in sorted(forms, key=len, reverse=True):
-                text = text.replace(form, "[key]")
-        return text
+        async def call() -> dict[str, Any]:
+            async with self._places:
+                return await config.persist(lambda: self._once(url, body), faults)
+
+        try:
+            return await asyncio.wait_for(call(), config.timeout)
+        except asyncio.TimeoutError:
+            last = f"; the last attempt: {faults[-1]}" if faults else ""
+            raise BackboneError(
+                f"{url}: there was no answer in {config.timeout:g} s, waiting for one of "
+                f"{config.max_concurrent} places included{last}"
+            ) from None
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, url: str, body: Mapping[str, Any] | None, silence: float
+    ) -> AsyncIterator[httpx.Response]:
+        """Post a body and give the answer, whose status is 200.
+
+        A :class:`Fault` says that the server is gone, refuses, or is silent for ``silence``
+        seconds, also while the answer is read.
+        """
+        try:
+            async with self._connect().stream("POST", url, json=body, timeout=silence) as answer:
+                if answer.status_code != httpx.codes.OK:
+                    text = self.shown(await _start(answer, 1 << 16))
+                    raise Fault(
+                        f"{url}: the server answered {answer.status_code}: {text}",
+                        again=answer.status_code in WORTH_ANOTHER_TRY,
+                        after=_retry_after(answer.headers),
+                    )
+                yield answer
+        except httpx.TimeoutException:
+            raise Fault(f"{url} was silent for {silence:g} s", again=True) from None
+        except httpx.HTTPError as error:
+            what = self.shown(str(error)) or type(error).__name__
+            raise Fault(f"the connection to {url} failed: {what}", again=True) from None
+
+    def shown(self, text: str | bytes, most: int = MAX_ERROR) -> str:
+        """Return the beginning of a server's text, without the key that it may repeat."""
+        if isinstance(text, bytes):
+            text = text.decode(errors="replace")
+        return (text.replace(self._key, "[key]") if self._key else text)[:most]
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the connections. Requests under way fail."""
         here, self._loop = self._loop, None
-        if here is not None and here.running is asyncio.get_running_loop():
-            await here.http.aclose()
+        if here is asyncio.get_running_loop():
+            await self._http.aclose()
 
-    def _here(self) -> _Loop:
-        # Connections of a closed loop can't be closed.
-        if self._loop is None or self._loop.running is not asyncio.get_running_loop():
-            if self._loop is not None and not self._loop.running.is_closed():
-                raise ArgumentError("a backbone is used from one event loop at a time")
-            self._loop = _Loop(self.config, self._headers)
-        return self._loop
+    def _connect(self) -> httpx.AsyncClient:
+        running = asyncio.get_running_loop()
+        if self._loop is not running:
+            # Connections of a closed loop can't be closed.
+            if self._loop is not None and not self._loop.is_closed():
+                raise ArgumentError("a client is used from one event loop at a time")
+            self._loop = running
+            self._places = asyncio.Semaphore(self.config.max_concurrent)
+            # The places are the bound: a second one would make requests wait unnoticed.
+            limits = httpx.Limits(max_connections=None)
+            # Certificates take a while to read, and http has none.
+            verify = self.url.startswith("https://")
+            self._http = httpx.AsyncClient(headers=self._headers, limits=limits, verify=verify)
+        return self._http
 
-    async def _try(self, here: _Loop, path: str, content: bytes, deadline: float) -> Any:
-        for attempt in range(1, self.config.attempts + 1):
-            await self._rest(deadline)
-            seconds = max(0.0, min(self.config.attempt_timeout, deadline - self._clock()))
-            try:
-                return await asyncio.wait_for(self._once(here, path, content), seconds)
-            except asyncio.TimeoutError:
-                failure = _Again(f"there was no answer within {seconds:g} s")
-            except httpx.HTTPError as error:
-                what = self.hide(str(error)) or type(error).__name__
-                failure = _Again(f"the connection failed: {what}")
-            except _Again as again:
-                failure = again
-            pause = self._pause(attempt, failure.after)
-            over = self._clock() + pause > deadline
-            if attempt == self.config.attempts or over or pause > self.config.max_backoff:
-                raise BackboneError(
-                    f"{self.url}{path}: {failure} (attempt {attempt} of {self.config.attempts}"
-                    + (f"; it asks to wait {pause:g} s)" if failure.after else ")")
-                )
-            await self._sleep(pause)
-        raise BackboneError(f"{self.url}{path}: no attempt was made")
+    async def _once(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        seconds, most = self.config.attempt_timeout, self.config.max_answer
 
-    async def _rest(self, deadline: float) -> None:
-        """Wait until the time for which the server asked for no requests has passed."""
-        pause = self._rest_until - self._clock()
-        if self._clock() + pause > deadline:
-            raise BackboneError(
-                f"{self.url}: the server asks to wait {pause:.0f} s, and a request may take "
-                f"{self.config.timeout:g} s in all"
-            )
-        if pause > 0:
-            await self._sleep(pause)
+        async def read() -> bytes:
+            async with self.stream(url, body, seconds) as answer:
+                return await _start(answer, most)
 
-    async def _once(self, here: _Loop, path: str, content: bytes) -> Any:
-        headers = {"Content-Type": "application/json"}
-        url = self.url + path
-        async with here.http.stream("POST", url, content=content, headers=headers) as answer:
-            body = b""
-            async for part in answer.aiter_bytes():
-                body += part
-                if len(body) > self.config.max_answer:
-                    raise BackboneError(f"{url} answered with more than {self.config.max_answer} B")
-        status = answer.status_code
-        if status != httpx.codes.OK:
-            text = self.hide(body.decode(errors="replace"))[:_MAX_ERROR]
-            message = f"the server answered {status}: {text}"
-            if status not in WORTH_ANOTHER_TRY:
-                raise BackboneError(f"{url}: {message}")
-            after = retry_after(answer.headers)
-            if after is not None and after <= self.config.max_backoff:
-                self._rest_until = max(self._rest_until, self._clock() + after)
-            raise _Again(message, after)
-        with contextlib.suppress(ValueError):
-            read = json.loads(body)
-            if isinstance(read, dict):
-                return read
-        text = self.hide(body.decode(errors="replace"))[:_MAX_SHOWN]
-        raise BackboneError(f"{url} answered with no JSON object: {text!r}")
-
-    def _pause(self, attempt: int, after: float | None) -> float:
-        if after is not None:
-            return after
-        longest: float = min(self.config.backoff * 2 ** (attempt - 1), self.config.max_backoff)
-        return longest * (0.5 + 0.5 * self._random.random())
+        try:
+            content = await asyncio.wait_for(read(), seconds)
+        except asyncio.TimeoutError:
+            raise Fault(f"{url}: there was no answer within {seconds:g} s", again=True) from None
+        if len(content) > most:
+            raise Fault(f"{url} answered with more than {most} B", again=False)
+        with contextlib.suppress(ValueError, RecursionError):
+            if isinstance(found := json.loads(content), dict):
+                return found
+        raise Fault(f"{url} answered with no JSON object: {self.shown(content, 80)!r}", again=False)
 
 
-class _Again(Exception):
-    """An attempt failed; another one may succeed."""
-
-    def __init__(self, reason: str, after: float | None = None) -> None:
-        super().__init__(reason)
-        self.after = after
-
-
-def retry_after(headers: httpx.Headers) -> float | None:
-    """Return the seconds that a server asks to wait: given as such, in thousandths or as a date."""
-    value = headers.get("retry-after-ms")
-    if value is not None:
-        with contextlib.suppress(ValueError):
-            return _seconds(float(value) / 1000)
-    value = headers.get("retry-after")
-    if value is None:
-        return None
-    try:
-        return _seconds(float(value))
-    except ValueError:
-        pass
-    try:
-        return _seconds(email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
-        return None
+async def _start(answer: httpx.Response, most: int) -> bytes:
+    """Read an answer until its end, or until it is longer than this."""
+    content = bytearray()
+    async for part in answer.aiter_bytes():
+        content += part
+        if len(content) > most:
+            break
+    return bytes(content)
 
 
-def _seconds(number: float) -> float | None:
-    return max(0.0, number) if math.isfinite(number) else None
+def _retry_after(headers: httpx.Headers) -> float | None:
+    """Return the seconds that a server asks to wait, given as such or as a date."""
+    text = headers.get("retry-after", "")
+    with contextlib.suppress(ValueError):
+        seconds = float(text)
+        return max(0.0, seconds) if math.isfinite(seconds) else None
+    with contextlib.suppress(ValueError):
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    return None

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from echoic._json import finite
-from echoic.agents.backbones.registry import backbone_status
+from echoic.agents.backbones.base import backbone_status
 from echoic.agents.baselines import Cell, maker_of, method_of
 from echoic.agents.environments.base import environment_names
 from echoic.agents.environments.processes import environment_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from echoic.agents import _checks
-from echoic.agents.backbones.registry import backbone_target
+from echoic.agents.backbones.base import backbone_target
 from echoic.agents.baselines import maker_of, method_names
 from echoic.agents.environments.base import environment_names, provenance_of
 from echoic.errors import ArgumentError

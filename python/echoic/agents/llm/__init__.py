@@ -43,7 +43,7 @@ _MODULES = {
     "TokenLearner TokenLearnerConfig",
     "lora": "LoRAConfig add_lora",
     "model": "CausalModel KVShape PagedBatch Span TinyConfig TinyTransformer",
-    "remote": "PrefixRouter RemoteConfig RemoteEngine",
+    "remote": "RemoteEngine",
     "replica": "DIALECTS Dialect Fault Replica",
     "requests": "RolloutRequest RolloutResult RolloutToken SamplingParams",
     "scheduler": "LatencyScheduler",

@@ -502,11 +502,13 @@ class LLMTrainer:
         self, stack: contextlib.AsyncExitStack, run: echoic.rl.Run, actor: Actor
     ) -> Actor:
         """Return an actor of servers, which load what is published where they can."""
-        from echoic.agents.llm.remote import RemoteConfig, RemoteEngine
+        from echoic.agents.backbones.http import HttpConfig
+        from echoic.agents.llm.remote import RemoteEngine
         from echoic.integrations.serving import SglangServer, VllmServer, WeightPusher
 
         config = self.config
-        limits = RemoteConfig(timeout=config.execution.timeout, stall=config.execution.timeout)
+        timeout = config.execution.timeout
+        limits = HttpConfig(timeout, attempt_timeout=timeout, max_concurrent=128)
         engine = RemoteEngine(config.servers, limits, version=self.learner.updates)
         await stack.enter_async_context(engine)
         if config.max_lag is None:

@@ -1,10 +1,9 @@
 """Environments of the verifiers library as tasks, unchanged.
 
 The library's programs ask a server for answers. Here that is an endpoint of this process, on
-127.0.0.1, that speaks vLLM's ``/inference/v1/generate``: ids come in, and a :class:`Conversation`
-draws ids with log-probabilities. So the engine is the one of the run, and what is learned from are
-the ids that were drawn, not the library's record of them. The library and the endpoint run on an
-event loop in a thread of their own.
+127.0.0.1, that speaks vLLM's ``/inference/v1/generate``: a :class:`Conversation` draws the answers,
+and what is learned from are its ids, not the library's record of them. The library and the endpoint
+run on an event loop in a thread of their own.
 """
 
 from __future__ import annotations
@@ -41,15 +40,16 @@ class VerifiersTask(Task):
         environment: An ``Env``, such as ``verifiers.v1.load_environment`` returns.
         renderer: A ``RendererConfig`` of the renderers library for the model's family. The default
             shows no tools, and does not keep the ids of earlier turns for all answers.
-        tokenizer: Name or folder of the tokenizer; by default that of the conversation's.
+        tokenizer: Name or folder of the tokenizer; by default the conversation's.
     """
 
     def __init__(self, environment: Any, *, renderer: Any = None, tokenizer: str = "") -> None:
         self.name = str(getattr(environment.config.taskset, "id", "verifiers"))
         self._environment, self._renderer, self._tokenizer = environment, renderer, tokenizer
-        tasks = list(itertools.islice(environment.taskset, _MOST_TASKS))
-        self._tasks = [one for one in tasks if not is_held_out(str(one.key))]
-        self._held_out = [one for one in tasks if is_held_out(str(one.key))]
+        self._tasks: list[Any] = []
+        self._held_out: list[Any] = []
+        for one in itertools.islice(environment.taskset, _MOST_TASKS):
+            (self._held_out if is_held_out(str(one.key)) else self._tasks).append(one)
         if not self._tasks:
             raise ArgumentError(f"the environment {self.name!r} has no tasks to train on")
         # Conversations by the id of their episode's trace.
@@ -73,7 +73,9 @@ class VerifiersTask(Task):
         """Run an episode, and add its reward to the last turn."""
         if self._ready is None:
             self._ready = Future()
-            self._thread = threading.Thread(target=self._run, name="verifiers", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, args=(self._ready,), name="verifiers", daemon=True
+            )
             self._thread.start()
         loop = await asyncio.shield(asyncio.wrap_future(self._ready))
         episode = self._episode(prompt, talk, asyncio.get_running_loop())
@@ -94,9 +96,7 @@ class VerifiersTask(Task):
             self._thread.join(30)
             self._ready = None
 
-    def _run(self) -> None:
-        ready = self._ready
-        assert ready is not None
+    def _run(self, ready: Future[asyncio.AbstractEventLoop]) -> None:
         try:
             asyncio.run(self._serve(ready))
         except Exception as error:  # raised by the episodes that wait for it
@@ -155,11 +155,8 @@ class VerifiersTask(Task):
 
         if not secrets.compare_digest(request.headers.get(_SECRET, ""), self._secret):
             raise web.HTTPUnauthorized
-        found = self._talks.get(request.headers.get("X-Session-ID", ""))
-        if found is None:
-            raise web.HTTPNotFound(text="there is no such episode")
-        talk, loop = found
         try:
+            talk, loop = self._talks[request.headers["X-Session-ID"]]
             body = await request.json()
             given, params = body["token_ids"], body.get("sampling_params", {})
             answering = asyncio.run_coroutine_threadsafe(_answer(talk, given, params), loop)
@@ -177,9 +174,8 @@ async def _answer(talk: Conversation, given: list[int], params: dict[str, Any]) 
     if given[: len(known)] != known:
         raise ArgumentError("a prompt does not continue the ids that were drawn before it")
     talk.extend(given[len(known) :])
-    most = min(
-        params.get("max_tokens") or talk.sampling.max_new_tokens, talk.sampling.max_new_tokens
-    )
+    most = talk.sampling.max_new_tokens
+    most = min(params.get("max_tokens") or most, most)
     stop = talk.sampling.stop or params.get("stop_token_ids")
     answer = await talk.answer(max_new_tokens=most, stop=stop)
     logprobs = talk.columns()["logprobs"][-len(answer.tokens) :].tolist()
