@@ -207,7 +207,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 # Settings that a checkpoint does not depend on.
 _HOW = ("max_tokens", "packed", "chunk", "checkpointing", "distributed")
 # Parts of a checkpoint.
-_PARTS = {"policy", "optimizer", "updates", "steps", "config", "frozen", "random"}
+_PARTS = {"policy", "optimizer", "updates", "steps", "config", "frozen"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -573,7 +573,7 @@ class TokenLearner(ABC):
         """Write the learner's state to one file, all or nothing.
 
         It has the parameters that learn, their float32 copies where they have 16 bits, the
-        optimizer and the generators; of frozen parameters and the reference a fingerprint only.
+        optimizer; of frozen parameters and the reference a fingerprint only.
         With ``distributed`` every rank calls this, and rank 0 writes what one process would.
         """
         state = {
@@ -583,7 +583,6 @@ class TokenLearner(ABC):
             "steps": self.steps,
             "config": self._settings(),
             "frozen": self._fingerprint,
-            "random": checkpoint.get_random_state(),
         }
         state = _whole(state)
         if self.ranks.rank == 0:
@@ -624,7 +623,6 @@ class TokenLearner(ABC):
                 averages[name] = shard(averages[name], stepped_on[index])
         self.optimizer.load_state_dict(state["optimizer"])
         self.updates, self.steps = state["updates"], state["steps"]
-        checkpoint.set_random_state(state["random"])
 
     def _settings(self) -> dict[str, Any]:
         """Return the config as JSON gives it back."""
