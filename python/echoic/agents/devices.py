@@ -96,16 +96,6 @@ class Ranks:
         """Return the largest value of any rank, when all have asked."""
         return int(self.reduce(torch.tensor([value], device=self._device), largest=True))
 
-    def gather(self, values: Array) -> tuple[Array, slice]:
-        """Return the values of all ranks one after the other, and where this rank's are."""
-        counts = np.zeros(self._size)
-        counts[self.rank] = len(values)
-        ends = np.cumsum(self.sum(*counts)).astype(int)
-        own = slice(ends[self.rank] - len(values), ends[self.rank])
-        everyone = np.zeros(ends[-1])
-        everyone[own] = values
-        return np.array(self.sum(*everyone), values.dtype), own
-
     def place(self, module: Any, layers: Sequence[Any] = ()) -> None:
         """Give ``module`` the parameters of rank 0, and shard it: ``layers``, and the rest."""
         if self._kind is None:

@@ -25,20 +25,12 @@ __all__ = ["MasterWeights", "clipped_gain", "step"]
 
 
 def clipped_gain(
-    ratio: Tensor, advantages: Tensor, low: float | None, high: float | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return PPO's gain ``min(ρ·A, clip(ρ, 1 − low, 1 + high)·A)``, and where the clip took over.
-
-    Without ``low`` or ``high`` there is no bound on that side.
-
-    Returns:
-        The gain, where it was bounded from below (ρ too small, A < 0), and from above (A > 0).
-    """
+    ratio: Tensor, advantages: Tensor, low: float, high: float
+) -> tuple[Tensor, Tensor]:
+    """Return PPO's gain ``min(ρ·A, clip(ρ, 1 − low, 1 + high)·A)``, and where it was clipped."""
     gain = ratio * advantages
-    bounds = 1 - (math.inf if low is None else low), 1 + (math.inf if high is None else high)
-    bounded = ratio.clamp(*bounds) * advantages
-    is_clipped = bounded < gain
-    return gain.minimum(bounded), is_clipped & (advantages < 0), is_clipped & (advantages > 0)
+    bounded = ratio.clamp(1 - low, 1 + high) * advantages
+    return gain.minimum(bounded), bounded < gain
 
 
 def step(optimizer: Any, parameters: Iterable[Any], longest: float) -> float:

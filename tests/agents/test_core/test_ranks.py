@@ -36,9 +36,7 @@ COMMON: dict[str, Any] = {"learning_rate": 1e-4, "max_tokens": 12, "kl_coef": 0.
 LEARNERS: dict[str, tuple[Any, Any]] = {
     "grpo": (
         GRPOLearner,
-        GRPOConfig(
-            **COMMON, scale="batch", aggregation="sequence_mean", checkpointing=True, chunk=3
-        ),
+        GRPOConfig(**COMMON, aggregation="sequence_mean", checkpointing=True, chunk=3),
     ),
     "ppo": (PPOTokenLearner, PPOTokenConfig(**COMMON, max_grad_norm=1e-2)),
     "bfloat16": (PPOTokenLearner, PPOTokenConfig(**COMMON)),

@@ -214,7 +214,7 @@ def test_micro_batches_change_only_the_order_of_sums() -> None:
 
 def test_changes_of_plans_cost_in_the_gradient_what_their_divergence_says() -> None:
     model = tiny()
-    learner = learner_of(model, kl_warmup_updates=0, max_grad_norm=None)
+    learner = learner_of(model, kl_warmup_updates=0, max_grad_norm=np.inf)
     plans = learner.plans
     batch = drawn(model, plans, groups=1)
     # Nothing is to be learned from equal rewards.
@@ -262,7 +262,7 @@ def test_a_model_of_transformers_reads_the_same_prefix_that_its_engine_read() ->
     lora = LoRAConfig(rank=2)
     for settings in (
         {"kl_coef": 0.1},
-        {"packed": True, "checkpointing": True, "chunk": 4},
+        {"checkpointing": True, "chunk": 4},
         {"kl_coef": 0.1, "lora": lora},
     ):
         learner = learner_of(model, **settings)
