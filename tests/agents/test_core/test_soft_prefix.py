@@ -172,7 +172,7 @@ def test_a_trainer_learns_with_plans_and_goes_on_from_its_folder(tmp_path: Path,
         torch.cat([one.flatten() for one in again.learner.plans.parameters()]), weights
     )
     assert len(again.replay) == 12
-    assert again.replay._groups[0].plan.shape == (16,), "scored by their plans"
+    assert again.replay._plans.shape == (12, 16), "scored by their plans"
     assert asyncio.run(again.train())[-1]["step"] == 4
     with pytest.raises(ArgumentError, match="servers don't take"):
         LLMConfig(plans=PlanningConfig(), servers=(object(),), max_lag=1)

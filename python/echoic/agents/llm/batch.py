@@ -13,7 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,22 +33,18 @@ __all__ = ["TokenBatch"]
 
 # A probability rounds to a little more than 1; one that was given for its logarithm is far above.
 _ROUNDING = 1e-3
-OF_TOKENS: dict[str, Any] = {
+_OF_TOKENS: dict[str, Any] = {
     "tokens": np.int64,
     "logprobs": np.float32,
     "mask": np.bool_,
     "lags": np.int64,
     "token_rewards": np.float64,
 }
-_OTHERS: dict[str, Any] = {
-    "offsets": np.int64,
-    "rewards": np.float64,
-    "group_offsets": np.int64,
-    "importance": np.float64,
-}
+_OF_ITEMS: dict[str, Any] = {"rewards": np.float64, "importance": np.float64}
+_OFFSETS: dict[str, Any] = {"offsets": np.int64, "group_offsets": np.int64}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TokenBatch:
     """Items of tokens in groups, with log-probabilities and rewards.
 
@@ -59,8 +55,8 @@ class TokenBatch:
     ...     rewards=[1.0, 0.0],
     ...     group_sizes=[2],
     ... )
-    >>> batch
-    TokenBatch(groups=1, items=2, tokens=5, made=3)
+    >>> len(batch), batch.lengths.tolist(), int(batch.mask.sum())
+    (2, [3, 2], 3)
     """
 
     #: Token numbers, (tokens,).
@@ -77,7 +73,7 @@ class TokenBatch:
     group_offsets: Array
     #: How many versions each token's policy was behind the one that learns, (tokens,).
     lags: Array
-    #: Reward at each token, (tokens,); ``None``: an item's is at the last token that was drawn.
+    #: Reward at each token, (tokens,); ``None``: an item's is at its end.
     token_rewards: Array | None = None
     #: What the soft prefixes of each item were made of: ``TurnPlans.rows``, or ``None``.
     plans: tuple[Array | None, ...] | None = None
@@ -86,24 +82,28 @@ class TokenBatch:
 
     def __post_init__(self) -> None:
         """Cast arrays to the dtypes that a learner needs, and check that they fit each other."""
-        for name, dtype in (OF_TOKENS | _OTHERS).items():
+        for name, dtype in (_OF_TOKENS | _OF_ITEMS | _OFFSETS).items():
             if (given := getattr(self, name)) is not None:
                 array = np.array(given, dtype)
                 if array.ndim != 1:
                     raise ArgumentError(f"{name} has one axis, got the shape {array.shape}")
                 object.__setattr__(self, name, array)
-        ends = {name: _end(name, getattr(self, name)) for name in ("offsets", "group_offsets")}
-        of_items = ("rewards", "importance", "plans")
-        for name in (*OF_TOKENS, *of_items):
-            size = len(self) if name in of_items else ends["offsets"]
+        for name in _OFFSETS:
+            offsets = getattr(self, name)
+            if len(offsets) == 0 or offsets[0] != 0 or (np.diff(offsets) < 0).any():
+                raise ArgumentError(
+                    f"{name} begin with 0 and never fall, got {offsets[:8].tolist()}…"
+                )
+        if self.group_offsets[-1] != len(self):
+            raise ArgumentError(
+                f"group_offsets end at {self.group_offsets[-1]}, but there are {len(self)} items"
+            )
+        for name in (*_OF_TOKENS, *_OF_ITEMS, "plans"):
+            size = self.offsets[-1] if name in _OF_TOKENS else len(self)
             if (array := getattr(self, name)) is not None and len(array) != size:
                 raise ArgumentError(
                     f"expected {size} values of {name}, as offsets say, got {len(array)}"
                 )
-        if ends["group_offsets"] != len(self):
-            raise ArgumentError(
-                f"group_offsets end at {ends['group_offsets']}, but there are {len(self)} items"
-            )
         self.mask[self.offsets[:-1][self.lengths > 0]] = False
         if (self.tokens < 0).any():
             raise ArgumentError(f"token numbers are at least 0, got {self.tokens.min()}")
@@ -131,14 +131,12 @@ class TokenBatch:
         each = columns.get("rewards")
         plans: tuple[Any, ...] = tuple(batch.blobs(i).get("plans") for i in range(len(batch)))
         return cls(
-            tokens=columns["tokens"],
-            logprobs=columns["logprobs"],
-            mask=columns["mask"] != 0,
+            **{name: columns[name] for name in ("tokens", "logprobs", "mask")},
             offsets=batch.offsets,
             rewards=batch["reward"] if each is None else _sums(each, batch.lengths),
             group_offsets=offsets_of(batch.group_sizes),
-            lags=batch.target - batch.versions.reshape(-1)[cells],
             token_rewards=each,
+            lags=batch.target - batch.versions.reshape(-1)[cells],
             plans=None if all(one is None for one in plans) else plans,
         )
 
@@ -152,38 +150,38 @@ class TokenBatch:
         group_sizes: ArrayLike,
         rewards: ArrayLike | None = None,
         token_rewards: Sequence[ArrayLike] | None = None,
-        lags: Sequence[ArrayLike] | None = None,
         plans: Sequence[Array | None] | None = None,
     ) -> TokenBatch:
         """Put items together, each with a value for each of its tokens.
 
         Arguments are as the attributes, in lists with an element for each item. ``logprobs`` may be
         anything at a prompt, and ``rewards`` are given or else ``token_rewards``. ``group_sizes``
-        says how many items each group has, in their order. No lags are lags of 0.
+        says how many items each group has, in their order.
         """
         if (rewards is None) == (token_rewards is None):
             raise ArgumentError("expected either rewards or token_rewards")
-        lengths = np.array([len(np.atleast_1d(item)) for item in tokens], np.int64)
-        if lags is None:
-            lags = [np.zeros(length, np.int64) for length in lengths]
-        columns = {"tokens": tokens, "logprobs": logprobs, "mask": mask, "lags": lags}
-        found: dict[str, Any] = {}
-        for name, items in (columns | {"token_rewards": token_rewards}).items():
-            if items is None:
-                continue
-            arrays = [np.atleast_1d(np.asarray(item)) for item in items]
-            if (sizes := [len(array) for array in arrays]) != lengths.tolist():
+        lengths = [np.size(item) for item in tokens]
+        columns = {"tokens": tokens, "logprobs": logprobs, "mask": mask}
+        if token_rewards is not None:
+            columns["token_rewards"] = token_rewards
+        for name, items in columns.items():
+            if (sizes := [np.size(item) for item in items]) != lengths:
                 raise ArgumentError(
-                    f"expected a value of {name} for each token, {lengths.tolist()} in the items, "
+                    f"expected a value of {name} for each token, {lengths} in the items, "
                     f"got {sizes}"
                 )
-            found[name] = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
-        found["mask"] = found["mask"] != 0
-        found["rewards"] = _sums(found["token_rewards"], lengths) if rewards is None else rewards
+        flat: dict[str, Any] = {
+            name: np.concatenate([np.zeros(0, np.int8), *map(np.ravel, items)])
+            for name, items in columns.items()
+        }
+        if rewards is None:
+            rewards = _sums(flat["token_rewards"], lengths)
         return cls(
-            **found,
+            **flat,
             offsets=offsets_of(lengths),
+            rewards=np.asarray(rewards),
             group_offsets=offsets_of(group_sizes),
+            lags=np.zeros(sum(lengths), np.int64),
             plans=None if plans is None else tuple(plans),
         )
 
@@ -207,23 +205,46 @@ class TokenBatch:
 
     def drawn_rewards(self) -> Array:
         """Return the reward of each drawn token, with what its item earned until the next one."""
+        earned = self.token_rewards
+        if earned is None:
+            earned = np.zeros(len(self.tokens))
+            earned[self.offsets[1:][self.lengths > 0] - 1] = self.rewards[self.lengths > 0]
         counts = self.count(self.mask)
-        last = np.cumsum(counts)
-        has_drawn = counts > 0
-        if self.token_rewards is None:
-            earned, place = self.rewards[has_drawn], last[has_drawn] - 1
-        else:
-            # At or before each token; for those before the first of an item, that one.
-            place = np.maximum(np.cumsum(self.mask) - 1, (last - counts)[self.items])
-            earned, place = (one[has_drawn[self.items]] for one in (self.token_rewards, place))
-        return np.bincount(place, earned, int(counts.sum()))
+        # At or before each token; for those before the first of an item, that one.
+        first = np.cumsum(counts) - counts
+        place = np.maximum(np.cumsum(self.mask) - 1, first[self.items])
+        has_drawn = (counts > 0)[self.items]
+        return np.bincount(place[has_drawn], earned[has_drawn], int(counts.sum()))
 
-    def __repr__(self) -> str:
-        """Return the sizes as text."""
-        return (
-            f"TokenBatch(groups={len(self.group_offsets) - 1}, items={len(self)}, "
-            f"tokens={len(self.tokens)}, made={int(self.mask.sum())})"
+    def take(self, groups: Array) -> TokenBatch:
+        """Return a batch of some groups, which may be there several times."""
+        items = _numbers(self.group_offsets, groups)
+        tokens = _numbers(self.offsets, items)
+        given = {name: one for name, one in vars(self).items() if isinstance(one, np.ndarray)}
+        return replace(
+            self,
+            **{name: given[name][tokens] for name in given.keys() & _OF_TOKENS},
+            **{name: given[name][items] for name in given.keys() & _OF_ITEMS},
+            offsets=offsets_of(self.lengths[items]),
+            group_offsets=offsets_of(np.diff(self.group_offsets)[groups]),
+            plans=None if self.plans is None else tuple(self.plans[item] for item in items),
         )
+
+
+def join(batches: Sequence[TokenBatch]) -> TokenBatch:
+    """Return batches as one; items without an importance weight have 1."""
+    columns = {name: [getattr(one, name) for one in batches] for name in (*_OF_TOKENS, "rewards")}
+    weights = [np.ones(len(one)) if one.importance is None else one.importance for one in batches]
+    joined: Any = {
+        name: None if each[0] is None else np.concatenate(each) for name, each in columns.items()
+    }
+    return TokenBatch(
+        **joined,
+        offsets=offsets_of(np.concatenate([one.lengths for one in batches])),
+        group_offsets=offsets_of(np.concatenate([np.diff(one.group_offsets) for one in batches])),
+        plans=tuple(rows for one in batches for rows in one.plans or (None,) * len(one)),
+        importance=np.concatenate(weights),
+    )
 
 
 def offsets_of(sizes: ArrayLike) -> Array:
@@ -231,11 +252,11 @@ def offsets_of(sizes: ArrayLike) -> Array:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.asarray(sizes, np.int64))])
 
 
-def _sums(values: Array, lengths: Array) -> Array:
+def _sums(values: Array, lengths: Any) -> Array:
     return np.bincount(np.repeat(np.arange(len(lengths)), lengths), values, len(lengths))
 
 
-def _end(name: str, offsets: Array) -> int:
-    if len(offsets) == 0 or offsets[0] != 0 or (np.diff(offsets) < 0).any():
-        raise ArgumentError(f"{name} begin with 0 and never fall, got {offsets[:8].tolist()}…")
-    return int(offsets[-1])
+def _numbers(offsets: Array, parts: Array) -> Array:
+    """Return the numbers of all that is in some of consecutive parts."""
+    found = (np.arange(offsets[part], offsets[part + 1]) for part in parts)
+    return np.concatenate([np.zeros(0, np.int64), *found])

@@ -36,10 +36,10 @@ import echoic.rl
 from echoic.agents import _checks
 from echoic.agents.baselines.prompted import show_commands
 from echoic.agents.episodes import Decision, Usage
-from echoic.agents.llm.batch import TokenBatch
+from echoic.agents.llm.batch import TokenBatch, join
 from echoic.agents.llm.config import ExecutionConfig
 from echoic.agents.llm.conversation import Conversation
-from echoic.agents.llm.group_replay import GroupReplay, join
+from echoic.agents.llm.group_replay import GroupReplay
 from echoic.agents.llm.learner import (
     GRPOConfig,
     GRPOLearner,
@@ -154,7 +154,6 @@ class LLMConfig:
         plan_state_dim: Numbers of an observation's encoding.
         replay: Earlier groups that are learned from again with each batch, drawn by their surprise.
         replay_config: How they are scored and drawn, and how many are kept.
-        replay_bytes: Most bytes that are kept of them.
         seed: Seed of the answers.
     """
 
@@ -186,7 +185,6 @@ class LLMConfig:
     plan_state_dim: int = 512
     replay: int = 0
     replay_config: ReplayConfig = field(default_factory=_replay)
-    replay_bytes: int = 256 << 20
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -204,7 +202,7 @@ class LLMConfig:
             known = " or ".join(f"a {kind.__name__}" for kind in _LEARNERS)
             kind = type(self.learner).__name__
             raise ArgumentError(f"expected {known} as learner, got a {kind}")
-        _checks.whole(self, "plan_prefix", "plan_state_dim", "replay_bytes")
+        _checks.whole(self, "plan_prefix", "plan_state_dim")
         _checks.whole(self, "replay", least=0)
         if self.plans is not None and self.servers:
             raise ArgumentError("plans are input embeddings, which servers don't take")
@@ -284,10 +282,7 @@ class LLMTrainer:
         self.replay: GroupReplay | None = None
         if config.replay:
             self.replay = GroupReplay(
-                config.replay_config,
-                plans=self.learner.plans,
-                max_bytes=config.replay_bytes,
-                seed=config.seed,
+                config.replay_config, plans=self.learner.plans, seed=config.seed
             )
         #: Measurements of each update: the learner's, and ``step`` (updates so far), ``success``,
         #: ``turns``, ``lag_mean`` and ``lag_max``, ``tokens_per_second`` (drawn, by the time since
