@@ -446,6 +446,8 @@ class TokenLearner(ABC):
             error = value_error(values, of["values"], of["returns"], config.value_clip)
             sums["value_loss"] = (error * of["weights"]).sum()
             loss = loss + config.value_loss_coef * sums["value_loss"]
+        if self.plans is not None:
+            loss = loss + self.plans.cost
         return loss, {"loss": loss, **sums}, ratio
 
     def _stepped_on(self) -> list[Tensor]:

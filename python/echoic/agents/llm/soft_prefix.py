@@ -8,14 +8,13 @@ and values; what follows them is shared only by what has equal embeddings there.
 
 A learner gets the observations and the noise of each plan with the item, and makes the same
 embeddings of them, with gradients: ratios of fresh answers are 1, and the policy's loss reaches the
-encoder. The cost of the plans' changes (:class:`PlanDivergence`) is added to the gradient, once for
-each plan and epoch.
+encoder. The cost of the plans' changes (:class:`PlanDivergence`) is a part of its loss.
 """
 
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -80,16 +79,18 @@ class PlanPrefix(nn.Module):
         self.state_dim = state_dim
         self.vocab_size, self.width = weight.shape
         self.text = TextEncoder(state_dim)
+        self.divergence = PlanDivergence(config)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.encoder = TrajectoryEncoder(state_dim, config, "cpu")
             self.project = nn.Linear(config.embedding_dim, prefix * self.width)
-        self.divergence = PlanDivergence(config)
         # Embeddings of a plan are about as long as those of tokens.
         scale = float(weight.detach().float().std())
-        nn.init.normal_(self.project.weight, std=scale, generator=_generator(seed))
-        nn.init.normal_(self.project.bias, std=scale, generator=_generator(seed + 1))
+        for number, one in enumerate(self.project.parameters()):
+            nn.init.normal_(one, std=scale, generator=torch.Generator().manual_seed(seed + number))
         self.to(weight.device)
+        #: What the changes of the plans cost that were read last, a part of the loss of a batch.
+        self.cost: Any = 0.0
         # Sum of the divergence over the plans of an epoch; None if no plan follows another.
         self._plain: float | None = None
 
@@ -126,15 +127,12 @@ class PlanPrefix(nn.Module):
         def insert(_module: Any, _inputs: Any, output: Tensor) -> Tensor:
             return self._insert(waiting.pop(), output, bound)
 
-        layers = {id(layer): layer for layer in map(_embedding, models)}.values()
-        hooks = [layer.register_forward_pre_hook(known) for layer in layers]
-        hooks += [layer.register_forward_hook(insert) for layer in layers]
         self._plain = 0.0 if bool(bound.follows.any()) else None
-        try:
+        with ExitStack() as hooks:
+            for layer in {_embedding(model) for model in models}:
+                hooks.enter_context(layer.register_forward_pre_hook(known))
+                hooks.enter_context(layer.register_forward_hook(insert))
             yield found
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     @torch.no_grad()
     def means(self, batch: TokenBatch) -> Array:
@@ -193,6 +191,7 @@ class PlanPrefix(nn.Module):
         return replace(batch, tokens=tokens), bound
 
     def _insert(self, ids: Tensor, output: Tensor, bound: _Bound) -> Tensor:
+        self.cost = 0.0
         virtual = ids >= self.vocab_size
         if not bool(virtual.any()):
             return output
@@ -200,16 +199,15 @@ class PlanPrefix(nn.Module):
         plan, back = torch.unique(place // self.prefix, return_inverse=True)
         posterior = self.encoder.posterior(bound.windows[plan], bound.masks[plan])
         vectors = self(posterior.at(bound.noise[plan]))[back, place % self.prefix]
-        if torch.is_grad_enabled():
-            pairs = bound.follows[plan]
+        pairs = bound.follows[plan]
+        if torch.is_grad_enabled() and self._plain is not None and bool(pairs.any()):
             with torch.no_grad():
                 before = (plan - 1).clamp(min=0)
                 previous = self.encoder.posterior(bound.windows[before], bound.masks[before])
             cost, plain = self.divergence(posterior, previous, pairs)
-            share = pairs.sum() / bound.follows.sum().clamp(min=1)
-            if self._plain is not None and bool(pairs.any()):
-                self._plain += float(plain * share)
-            vectors = _WithCost.apply(vectors, self.divergence.weight * share * cost)
+            share = pairs.sum() / bound.follows.sum()
+            self._plain += float(plain * share)
+            self.cost = self.divergence.weight * share * cost
         return output.index_put((virtual,), vectors.to(output.dtype))
 
 
@@ -221,20 +219,6 @@ class _Bound:
     masks: Tensor
     noise: Tensor
     follows: Tensor
-
-
-class _WithCost(torch.autograd.Function):
-    """Returns ``vectors``; in the backward pass ``cost`` is added to the loss."""
-
-    @staticmethod
-    def forward(ctx: Any, vectors: Tensor, cost: Tensor) -> Tensor:
-        ctx.cost = cost.shape, cost.dtype
-        return vectors.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        shape, dtype = ctx.cost
-        return gradient, torch.ones(shape, dtype=dtype, device=gradient.device)
 
 
 class TurnPlans:
@@ -286,16 +270,7 @@ class TurnPlans:
 
 def _embedding(model: Any) -> Any:
     """Return the layer of a model's input embeddings."""
-    find = getattr(model, "get_input_embeddings", None)
-    found = (
-        find()
-        if find
-        else next((one for one in model.modules() if isinstance(one, nn.Embedding)), None)
-    )
-    if found is None:
-        raise ArgumentError("a soft prefix needs a model with a layer of input embeddings")
-    return found
-
-
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+    for layer in model.modules():
+        if isinstance(layer, nn.Embedding):
+            return layer
+    raise ArgumentError("a soft prefix needs a model with a layer of input embeddings")
