@@ -165,7 +165,7 @@ def test_batch_of_a_table_is_the_same_in_every_form(form: str) -> None:
     assert found.logprobs.tolist() == [-1] * 2 + [-2] * 3 + [-1] * 3 + [-2] * 4
     assert found.mask.tolist() == [position > 0 for n in (2, 3, 3, 4) for position in range(n)]
     assert found.rewards.tolist() == [0, 1, 1, 2]
-    assert (found.group_offsets.tolist(), found.lags.tolist()) == ([0, 2, 4], [0] * 12)
+    assert (found.group_sizes.tolist(), found.lags.tolist()) == ([2, 2], [0] * 12)
 
 
 def test_first_token_is_never_learned_from() -> None:
@@ -624,17 +624,16 @@ def draws(policy: Any, count: int, size: int, seed: int) -> TokenBatch:
         tokens=np.stack([np.zeros_like(arms), arms], 1).reshape(-1),
         logprobs=np.stack([np.zeros(len(arms)), logprobs.numpy()[arms]], 1).reshape(-1),
         mask=np.tile([False, True], len(arms)),
-        offsets=np.arange(0, 2 * len(arms) + 1, 2),
+        lengths=np.full(len(arms), 2),
         rewards=earned[arms],
-        group_offsets=np.arange(0, len(arms) + 1, size),
-        lags=np.zeros(2 * len(arms), np.int64),
+        group_sizes=np.full(count, size),
     )
 
 
 def test_rloo_takes_the_mean_of_the_others() -> None:
     learner = RLOOLearner(bandit(0, 0), device="cpu")
     rewards = np.array([1.0, 2.0, 6.0, 0.0, 4.0, 7.0])
-    found = learner.advantages(rewards, np.array([0, 3, 5, 6]))
+    found = learner.advantages(rewards, np.array([3, 2, 1]))
     others = [(2 + 6) / 2, (1 + 6) / 2, (1 + 2) / 2, 4, 0]
     assert found.tolist() == pytest.approx([*(rewards[:5] - others), 0])
 
@@ -749,7 +748,7 @@ def test_ppo_has_the_advantages_of_gae_over_drawn_tokens() -> None:
 def test_nothing_is_learned_from_tokens_of_tools_and_prompts(kind: str) -> None:
     """What they earned, how likely they were and what they are called changes no gradient."""
     learner_class, config = LEARNERS[kind]
-    batch = dataclasses.replace(turns(), group_offsets=np.array([0, 2]))
+    batch = dataclasses.replace(turns(), group_sizes=np.array([2]))
     logprobs = np.where(batch.mask, batch.logprobs, np.float32(-20))
     other = dataclasses.replace(batch, logprobs=logprobs)
     learner = learner_class(tiny_llama(), config(), device="cpu")

@@ -3,17 +3,11 @@
 An *item* is a prompt with what followed it, in one or in several turns; a *group* is the items that
 answer the same prompt. Items lie one after the other without anything between them, and those of a
 group follow each other.
-
-Invariants:
-
-1. Every array of tokens has ``offsets[-1]`` values, every array of items ``len(offsets) - 1``.
-2. ``mask`` is never set at the start of an item: nothing before it could have predicted it.
-3. Where ``mask`` is set, ``logprobs`` is finite, and that of the policy that drew the token.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,8 +34,8 @@ _OF_TOKENS: dict[str, Any] = {
     "lags": np.int64,
     "token_rewards": np.float64,
 }
-_OF_ITEMS: dict[str, Any] = {"rewards": np.float64, "importance": np.float64}
-_OFFSETS: dict[str, Any] = {"offsets": np.int64, "group_offsets": np.int64}
+_OF_ITEMS: dict[str, Any] = {"lengths": np.int64, "rewards": np.float64, "importance": np.float64}
+_ARRAYS: dict[str, Any] = {**_OF_TOKENS, **_OF_ITEMS, "group_sizes": np.int64}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,49 +55,55 @@ class TokenBatch:
 
     #: Token numbers, (tokens,).
     tokens: Array
-    #: Log-probabilities under the policy that drew each token, (tokens,).
+    #: Log-probabilities under the policy that drew each token, (tokens,), finite in the mask.
     logprobs: Array
-    #: Tokens that the policy drew: not those of prompts and tools, (tokens,).
+    #: Tokens that the policy drew: not those of prompts and tools, nor an item's first, which
+    #: nothing could have predicted, (tokens,).
     mask: Array
-    #: Where each item begins, and where the last one ends, (items + 1,).
-    offsets: Array
+    #: How many tokens each item has, (items,).
+    lengths: Array
     #: Reward of each item, (items,): the sum of its turns' rewards.
     rewards: Array
-    #: The first item of each group, and the end of the last one, (groups + 1,).
-    group_offsets: Array
-    #: How many versions each token's policy was behind the one that learns, (tokens,).
-    lags: Array
+    #: How many items each group has, (groups,).
+    group_sizes: Array
+    #: How many versions each token's policy was behind the one that learns, (tokens,); default: 0.
+    lags: Any = None
     #: Reward at each token, (tokens,); ``None``: an item's is at its end.
     token_rewards: Array | None = None
-    #: What the soft prefixes of each item were made of: ``TurnPlans.rows``, or ``None``.
-    plans: tuple[Array | None, ...] | None = None
-    #: How much each item counts, (items,); ``None``: 1.
-    importance: Array | None = None
+    #: How much each item counts, (items,); by default 1.
+    importance: Any = None
+    #: What the soft prefixes of each item were made of: ``TurnPlans.rows``, or None.
+    plans: Any = None
 
     def __post_init__(self) -> None:
         """Cast arrays to the dtypes that a learner needs, and check that they fit each other."""
-        for name, dtype in (_OF_TOKENS | _OF_ITEMS | _OFFSETS).items():
+        for name, dtype in _ARRAYS.items():
             if (given := getattr(self, name)) is not None:
                 array = np.array(given, dtype)
                 if array.ndim != 1:
                     raise ArgumentError(f"{name} has one axis, got the shape {array.shape}")
                 object.__setattr__(self, name, array)
-        for name in _OFFSETS:
-            offsets = getattr(self, name)
-            if len(offsets) == 0 or offsets[0] != 0 or (np.diff(offsets) < 0).any():
-                raise ArgumentError(
-                    f"{name} begin with 0 and never fall, got {offsets[:8].tolist()}…"
-                )
-        if self.group_offsets[-1] != len(self):
-            raise ArgumentError(
-                f"group_offsets end at {self.group_offsets[-1]}, but there are {len(self)} items"
-            )
+        if (self.lengths < 0).any() or (self.group_sizes < 0).any():
+            raise ArgumentError("lengths and group_sizes are at least 0")
+        size, count = int(self.lengths.sum()), len(self)
+        defaults = {
+            "lags": np.zeros(size, np.int64),
+            "importance": np.ones(count),
+            "plans": (None,) * count,
+        }
+        for name, default in defaults.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
         for name in (*_OF_TOKENS, *_OF_ITEMS, "plans"):
-            size = self.offsets[-1] if name in _OF_TOKENS else len(self)
-            if (array := getattr(self, name)) is not None and len(array) != size:
+            expected = size if name in _OF_TOKENS else count
+            if (given := getattr(self, name)) is not None and len(given) != expected:
                 raise ArgumentError(
-                    f"expected {size} values of {name}, as offsets say, got {len(array)}"
+                    f"expected {expected} values of {name}, as lengths say, got {len(given)}"
                 )
+        if self.group_sizes.sum() != count:
+            raise ArgumentError(
+                f"group_sizes add up to {self.group_sizes.sum()}, but there are {count} items"
+            )
         self.mask[self.offsets[:-1][self.lengths > 0]] = False
         if (self.tokens < 0).any():
             raise ArgumentError(f"token numbers are at least 0, got {self.tokens.min()}")
@@ -129,15 +129,14 @@ class TokenBatch:
         cells = np.arange(batch.tokens) + shift
         columns = {name: one.reshape(-1)[cells] for name, one in batch.columns.items()}
         each = columns.get("rewards")
-        plans: tuple[Any, ...] = tuple(batch.blobs(i).get("plans") for i in range(len(batch)))
         return cls(
             **{name: columns[name] for name in ("tokens", "logprobs", "mask")},
-            offsets=batch.offsets,
+            lengths=batch.lengths,
             rewards=batch["reward"] if each is None else _sums(each, batch.lengths),
-            group_offsets=offsets_of(batch.group_sizes),
-            token_rewards=each,
+            group_sizes=batch.group_sizes,
             lags=batch.target - batch.versions.reshape(-1)[cells],
-            plans=None if all(one is None for one in plans) else plans,
+            token_rewards=each,
+            plans=tuple(batch.blobs(item).get("plans") for item in range(len(batch))),
         )
 
     @classmethod
@@ -147,52 +146,43 @@ class TokenBatch:
         tokens: Sequence[ArrayLike],
         logprobs: Sequence[ArrayLike],
         mask: Sequence[ArrayLike],
-        group_sizes: ArrayLike,
-        rewards: ArrayLike | None = None,
+        group_sizes: Any,
+        rewards: Any = None,
         token_rewards: Sequence[ArrayLike] | None = None,
         plans: Sequence[Array | None] | None = None,
     ) -> TokenBatch:
         """Put items together, each with a value for each of its tokens.
 
         Arguments are as the attributes, in lists with an element for each item. ``logprobs`` may be
-        anything at a prompt, and ``rewards`` are given or else ``token_rewards``. ``group_sizes``
-        says how many items each group has, in their order.
+        anything at a prompt, and ``rewards`` are given or else ``token_rewards``.
         """
         if (rewards is None) == (token_rewards is None):
             raise ArgumentError("expected either rewards or token_rewards")
         lengths = [np.size(item) for item in tokens]
-        columns = {"tokens": tokens, "logprobs": logprobs, "mask": mask}
+        given = {"tokens": tokens, "logprobs": logprobs, "mask": mask}
         if token_rewards is not None:
-            columns["token_rewards"] = token_rewards
-        for name, items in columns.items():
+            given["token_rewards"] = token_rewards
+        flat: dict[str, Any] = {}
+        for name, items in given.items():
             if (sizes := [np.size(item) for item in items]) != lengths:
                 raise ArgumentError(
                     f"expected a value of {name} for each token, {lengths} in the items, "
                     f"got {sizes}"
                 )
-        flat: dict[str, Any] = {
-            name: np.concatenate([np.zeros(0, np.int8), *map(np.ravel, items)])
-            for name, items in columns.items()
-        }
+            flat[name] = np.concatenate([np.zeros(0, np.int8), *map(np.ravel, items)])
         if rewards is None:
             rewards = _sums(flat["token_rewards"], lengths)
-        return cls(
-            **flat,
-            offsets=offsets_of(lengths),
-            rewards=np.asarray(rewards),
-            group_offsets=offsets_of(group_sizes),
-            lags=np.zeros(sum(lengths), np.int64),
-            plans=None if plans is None else tuple(plans),
-        )
+        how: Any = {"group_sizes": group_sizes, "rewards": rewards, "plans": plans}
+        return cls(**flat, lengths=np.array(lengths, np.int64), **how)
 
     def __len__(self) -> int:
         """Return the number of items."""
-        return len(self.offsets) - 1
+        return len(self.lengths)
 
     @property
-    def lengths(self) -> Array:
-        """How many tokens each item has."""
-        return np.diff(self.offsets)
+    def offsets(self) -> Array:
+        """Where each item begins, and where the last one ends, (items + 1,)."""
+        return offsets_of(self.lengths)
 
     @property
     def items(self) -> Array:
@@ -218,33 +208,24 @@ class TokenBatch:
 
     def take(self, groups: Array) -> TokenBatch:
         """Return a batch of some groups, which may be there several times."""
-        items = _numbers(self.group_offsets, groups)
-        tokens = _numbers(self.offsets, items)
-        given = {name: one for name, one in vars(self).items() if isinstance(one, np.ndarray)}
-        return replace(
-            self,
-            **{name: given[name][tokens] for name in given.keys() & _OF_TOKENS},
-            **{name: given[name][items] for name in given.keys() & _OF_ITEMS},
-            offsets=offsets_of(self.lengths[items]),
-            group_offsets=offsets_of(np.diff(self.group_offsets)[groups]),
-            plans=None if self.plans is None else tuple(self.plans[item] for item in items),
-        )
+        items = _numbers(self.group_sizes, groups)
+        tokens = _numbers(self.lengths, items)
+        places = {**dict.fromkeys(_OF_TOKENS, tokens), **dict.fromkeys(_OF_ITEMS, items)}
+        places["group_sizes"] = groups
+        columns: Any = {
+            name: None if (column := getattr(self, name)) is None else column[place]
+            for name, place in places.items()
+        }
+        return TokenBatch(**columns, plans=tuple(self.plans[item] for item in items))
 
 
 def join(batches: Sequence[TokenBatch]) -> TokenBatch:
-    """Return batches as one; items without an importance weight have 1."""
-    columns = {name: [getattr(one, name) for one in batches] for name in (*_OF_TOKENS, "rewards")}
-    weights = [np.ones(len(one)) if one.importance is None else one.importance for one in batches]
+    """Return batches as one."""
+    columns = {name: [getattr(one, name) for one in batches] for name in _ARRAYS}
     joined: Any = {
         name: None if each[0] is None else np.concatenate(each) for name, each in columns.items()
     }
-    return TokenBatch(
-        **joined,
-        offsets=offsets_of(np.concatenate([one.lengths for one in batches])),
-        group_offsets=offsets_of(np.concatenate([np.diff(one.group_offsets) for one in batches])),
-        plans=tuple(rows for one in batches for rows in one.plans or (None,) * len(one)),
-        importance=np.concatenate(weights),
-    )
+    return TokenBatch(**joined, plans=tuple(rows for one in batches for rows in one.plans))
 
 
 def offsets_of(sizes: ArrayLike) -> Array:
@@ -256,7 +237,8 @@ def _sums(values: Array, lengths: Any) -> Array:
     return np.bincount(np.repeat(np.arange(len(lengths)), lengths), values, len(lengths))
 
 
-def _numbers(offsets: Array, parts: Array) -> Array:
+def _numbers(sizes: Array, parts: Array) -> Array:
     """Return the numbers of all that is in some of consecutive parts."""
+    offsets = offsets_of(sizes)
     found = (np.arange(offsets[part], offsets[part + 1]) for part in parts)
     return np.concatenate([np.zeros(0, np.int64), *found])

@@ -120,11 +120,10 @@ class GroupReplay:
             seed=int(state[0]),
         )
         batch = self._batch.take(drawn)
-        sizes = np.diff(batch.group_offsets)
-        ages = np.repeat(version - self._added[drawn], sizes)
-        return replace(
-            batch, lags=batch.lags + ages[batch.items], importance=np.repeat(weights, sizes)
+        ages, importance = (
+            np.repeat(of, batch.group_sizes) for of in (version - self._added[drawn], weights)
         )
+        return replace(batch, lags=batch.lags + ages[batch.items], importance=importance)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the groups, the mean and the state of the draws to a file."""
@@ -148,7 +147,7 @@ class GroupReplay:
         with checkpoint.all_or_nothing(tracker.load_state_dict, tracker.state_dict(), kind=_KIND):
             batch = None if state["batch"] is None else TokenBatch(**state["batch"])
             plans, added, draws = state["plans"], state["added"], int(state["draws"])
-            groups = 0 if batch is None else len(batch.group_offsets) - 1
+            groups = 0 if batch is None else len(batch.group_sizes)
             expected = (groups, self._calculator.latent_dim)
             if plans.shape != expected or added.shape != (groups,):
                 raise CheckpointError(
@@ -190,6 +189,6 @@ class GroupReplay:
 
 def _means(of_items: Array, batch: TokenBatch) -> Array:
     """Return the mean of each group."""
-    sums = np.add.reduceat(of_items, batch.group_offsets[:-1])
-    sizes = np.diff(batch.group_offsets)
+    sizes = batch.group_sizes
+    sums = np.add.reduceat(of_items, np.cumsum(sizes) - sizes)
     return np.asarray(sums / sizes.reshape(-1, *[1] * (of_items.ndim - 1)))

@@ -79,7 +79,7 @@ __all__ = [
 # Settings that a checkpoint does not depend on.
 _HOW = ("max_tokens", "chunk", "checkpointing", "distributed")
 # Parts of a checkpoint.
-_PARTS = {"policy", "optimizer", "updates", "config", "frozen"}
+_PARTS = {"policy", "optimizer", "updates", "made of"}
 # With proximal="start", the most that a token counts.
 _MOST_IMPORTANCE = 2.0
 
@@ -256,8 +256,8 @@ class TokenLearner(ABC):
 
         Returns:
             ``loss`` and its parts ``policy_loss`` and ``kl``; ``entropy``; ``clip_fraction``;
-            ``ratio_mean``, ``ratio_min``, ``ratio_max``, and ``effective_samples``, the share that
-            the ratios leave; ``kl_behaviour``, the divergence from the policy that drew;
+            ``ratio_mean``, ``ratio_min``, ``ratio_max``; ``effective_samples``, the share of tokens
+            that the ratios leave; ``kl_behaviour``, the divergence from the policy that drew;
             ``grad_norm``, ``tokens``, ``stale_tokens``, ``items``, ``micro_batches``, ``reward``,
             ``advantage_std``; ``stepped``, 0 if every token was too old. Of PPO also
             ``value_loss``, ``value_mean``, ``explained_variance``. Epochs are averaged.
@@ -352,8 +352,7 @@ class TokenLearner(ABC):
         arrays["weights"] = token_weights(
             batch, learned, config.aggregation, config.fixed_length, self.ranks.sum
         )
-        if batch.importance is not None:
-            arrays["weights"] *= batch.importance[batch.items]
+        arrays["weights"] *= batch.importance[batch.items]
         tensors |= {name: put(one, np.float32, self.device) for name, one in arrays.items()}
         return parts, tensors, metrics
 
@@ -390,10 +389,9 @@ class TokenLearner(ABC):
         # One read for all: each is a wait for the device.
         totals = self.ranks.reduce(torch.stack(list(sums.values()))).tolist()
         found = dict(zip(sums, totals, strict=True))
-        count, total, square = (found.pop(name) for name in ("samples", "once", "square"))
         for name in found.keys() - {"loss", "policy_loss", "value_loss"}:
             found[name] /= tokens
-        found["effective_samples"] = total**2 / square / count
+        found["effective_samples"] = found["ratio_mean"] ** 2 / found.pop("square")
         low, found["ratio_max"] = self.ranks.reduce(reach, largest=True).tolist()
         self._masters.follow()
         self.ranks.add_up(self._stepped_on())
@@ -423,19 +421,13 @@ class TokenLearner(ABC):
         ratio = importance_ratio(logprobs - old, *items)
         gain, clipped = clipped_gain(ratio, of["advantages"], config.clip_low, config.clip_high)
         loss = policy_loss = -(gain * weights).sum()
-        samples = ratio
-        if config.ratio_level != "token":
-            # One for each item.
-            samples = ratio[torch.diff(part.rows, prepend=part.rows.new_tensor([-1])) != 0]
         sums = {
             "policy_loss": policy_loss,
             "clip_fraction": clipped.sum(),
             "ratio_mean": ratio.sum(),
             "entropy": entropy.sum(),
             "kl_behaviour": token_kl(of["behaviour"], logprobs).sum(),
-            "samples": logprobs.new_tensor(len(samples)),
-            "once": samples.sum(),
-            "square": samples.square().sum(),
+            "square": ratio.square().sum(),
         }
         if "reference" in of:
             divergence = token_kl(logprobs, of["reference"])
@@ -481,8 +473,7 @@ class TokenLearner(ABC):
                 "policy": self._trained(),
                 "optimizer": self.optimizer.state_dict(),
                 "updates": self.updates,
-                "config": self._settings(),
-                "frozen": self._fingerprint,
+                "made of": self._made_of(),
             }
         )
         if self.ranks.rank == 0:
@@ -503,17 +494,12 @@ class TokenLearner(ABC):
         state = checkpoint.load(path, kind=type(self).__name__)
         if missing := _PARTS - state.keys():
             raise CheckpointError(f"{path} is damaged: it has no {', '.join(sorted(missing))}")
-        mine, config, saved = self._trained(), self._settings(), state["optimizer"]
+        mine, made_of, saved = self._trained(), self._made_of(), state["optimizer"]
         checkpoint.check_tensors("policy", mine, state["policy"])
         checkpoint.check_optimizer(self.optimizer, saved)
-        if state["config"] != config:
-            odd = [name for name in config if config[name] != state["config"].get(name)]
-            raise CheckpointError(f"{path} was made with other settings: {odd} differ")
-        if state["frozen"] != self._fingerprint:
-            raise CheckpointError(
-                f"{path} belongs to another frozen model or reference; make the learner from the "
-                "model that the saved one was first made from"
-            )
+        if state["made of"] != made_of:
+            odd = [name for name in made_of if made_of[name] != state["made of"].get(name)]
+            raise CheckpointError(f"{path} was made with another {', '.join(odd)}")
         with torch.no_grad():
             for name, tensor in mine.items():
                 tensor.copy_(shard(state["policy"][name], tensor))
@@ -524,8 +510,10 @@ class TokenLearner(ABC):
         self.optimizer.load_state_dict(saved)
         self.updates = state["updates"]
 
-    def _settings(self) -> dict[str, Any]:
-        return {name: one for name, one in asdict(self.config).items() if name not in _HOW}
+    def _made_of(self) -> dict[str, Any]:
+        """Return what has to be equal to continue: settings, and a digest of what never changes."""
+        settings = {name: one for name, one in asdict(self.config).items() if name not in _HOW}
+        return {**settings, "frozen model or reference": self._fingerprint}
 
     def _trained(self) -> dict[str, Tensor]:
         """Return the parameters that learn, each once: tied ones share a tensor."""
@@ -573,16 +561,21 @@ class GRPOLearner(TokenLearner):
     _config = GRPOConfig
     _baseline: Any = "mean"
 
-    def advantages(self, rewards: Array, group_offsets: Array) -> Array:
+    def advantages(self, rewards: Array, group_sizes: Array) -> Array:
         """Return how much better than expected each item was, (items,)."""
-        how: Any = {"baseline": self._baseline, "scale": self.config.scale}
-        return np.asarray(compute_batch_group_advantages(rewards, offsets=group_offsets, **how))
+        found = compute_batch_group_advantages(
+            rewards,
+            baseline=self._baseline,
+            scale=self.config.scale,
+            offsets=offsets_of(group_sizes),
+        )
+        return np.asarray(found)
 
     def _estimate(
         self, batch: TokenBatch, learned: Array, parts: list[MicroBatch], costs: Array
     ) -> tuple[dict[str, Array], dict[str, float]]:
         rewards = batch.rewards - np.bincount(batch.items, costs, len(batch))
-        found = self.advantages(rewards, batch.group_offsets)
+        found = self.advantages(rewards, batch.group_sizes)
         return {"advantages": found[batch.items]}, {"advantage_std": self._moments(found)[1]}
 
 

@@ -138,9 +138,9 @@ class PlanPrefix(nn.Module):
     def means(self, batch: TokenBatch) -> Array:
         """Return the mean of each item's plans, ``(items, embedding_dim)``; zeros without one."""
         _, bound = self._read(batch)
-        counts = np.array([0 if one is None else len(one) for one in batch.plans or ()], np.int64)
+        counts = [0 if one is None else len(one) for one in batch.plans]
         found = np.zeros((len(batch), self.config.embedding_dim), np.float32)
-        if counts.any():
+        if any(counts):
             plans = self.encoder.posterior(bound.windows, bound.masks).at(bound.noise)
             np.add.at(found, np.repeat(np.arange(len(counts)), counts), plans.cpu().numpy())
             found /= np.maximum(counts, 1)[:, None]
@@ -160,8 +160,8 @@ class PlanPrefix(nn.Module):
     def _read(self, batch: TokenBatch) -> tuple[TokenBatch, _Bound]:
         device, dim = self.project.weight.device, self.state_dim
         numbers = dim + self.config.embedding_dim
-        given = batch.plans or (None,) * max(1, len(batch))
-        rows = [np.zeros((0, numbers), np.float32) if one is None else one for one in given]
+        empty = np.zeros((0, numbers), np.float32)
+        rows = [empty if one is None else one for one in batch.plans]
         for item, one in enumerate(rows):
             fits = isinstance(one, np.ndarray) and one.dtype.kind == "f" and one.ndim == 2
             if not fits or one.shape[1] != numbers or not np.isfinite(one).all():
@@ -180,7 +180,7 @@ class PlanPrefix(nn.Module):
             raise ArgumentError("expected a plan for each virtual token of an item, got fewer")
         tokens[virtual] += first[owners] * self.prefix
         # The plans of all items, one after the other.
-        flat = torch.from_numpy(np.concatenate(rows).astype(np.float32)).to(device)
+        flat = torch.from_numpy(np.concatenate([empty, *rows]).astype(np.float32)).to(device)
         follows = torch.ones(len(flat), dtype=torch.bool, device=device)
         follows[first[:-1][counts > 0]] = False
         size = self.config.state_window_size
@@ -270,6 +270,8 @@ class TurnPlans:
 
 def _embedding(model: Any) -> Any:
     """Return the layer of a model's input embeddings."""
+    if hasattr(model, "get_input_embeddings"):
+        return model.get_input_embeddings()
     for layer in model.modules():
         if isinstance(layer, nn.Embedding):
             return layer
