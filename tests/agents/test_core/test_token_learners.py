@@ -31,6 +31,7 @@ from echoic.agents.llm import (
 )
 from echoic.agents.llm.loss import (
     importance_ratio,
+    score,
     token_kl,
     token_weights,
     value_error,
@@ -128,7 +129,7 @@ def gradient(learner: Any, batch: TokenBatch) -> Any:
     parts, tensors, _ = learner._prepare(batch, learned)
     learner.optimizer.zero_grad()
     for part in parts:
-        learner._loss(part, tensors, is_first=True)[0].backward()
+        learner._loss(part, tensors)[0].backward()
     groups = learner.optimizer.param_groups
     stepped_on = [one for group in groups for one in group["params"] if one.grad is not None]
     found = [one.grad.flatten().clone() for one in stepped_on]
@@ -216,7 +217,6 @@ def test_batch_that_does_not_fit_together_is_refused(change: dict[str, Any], tex
         ({"aggregation": "mean"}, "aggregation must be one of"),
         ({"aggregation": "fixed_length"}, "fixed_length belongs"),
         ({"fixed_length": 8}, "fixed_length belongs"),
-        ({"kl_place": "policy"}, "kl_place must be one of"),
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"gae_lambda": 1.5}, "gae_lambda must be from 0 to 1"),
         ({"value_clip": 0.0}, "value_clip must be above 0"),
@@ -453,7 +453,7 @@ def test_logits_that_a_model_changes_are_not_computed_in_chunks() -> None:
     batch = rollouts(tiny_llama())
     with torch.no_grad():
         part = learner._parts(batch, batch.mask)[0]
-        found = learner._score(learner.policy, part, None)[0]
+        found = score(learner.policy, part, 1.0, learner._chunk)[0]
         ids = torch.from_numpy(batch.tokens)
         said = learner.policy(ids[None])[0].log_softmax(-1)
     assert torch.allclose(found, said[part.index - 1, part.targets], atol=1e-6)

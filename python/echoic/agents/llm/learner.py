@@ -1,10 +1,5 @@
 """GRPO, RLOO and PPO: causal language models that learn from what their answers earned.
 
-GRPO (arXiv:2402.03300) compares an answer with the mean of its group; DAPO (2503.14476), Dr. GRPO
-(2503.20783) and GSPO (2507.18071) are settings. RLOO (2402.14740) is REINFORCE with the mean of the
-*other* answers as the baseline. PPO (1707.06347) compares with values, which a layer on the model's
-last hidden states learns.
-
 Invariants:
 
 1. The parameters change in ``optimizer.step()`` alone, once in each epoch, after a whole batch. A
@@ -33,7 +28,7 @@ import numpy as np
 import torch
 
 from echoic.agents import _checks, checkpoint
-from echoic.agents.devices import Distributed, Ranks, put, resolve, shard, whole
+from echoic.agents.devices import Ranks, put, resolve, shard, whole
 from echoic.agents.llm.batch import TokenBatch, offsets_of
 from echoic.agents.llm.lora import LoRAConfig, add_lora, has_lora, merged_weights
 from echoic.agents.llm.loss import (
@@ -90,11 +85,10 @@ class TokenLearnerConfig:
 
     #: Of AdamW without weight decay; ``optimizer`` of the learner has all that can be changed.
     learning_rate: float = 1e-6
-    #: The gradient is clipped to this length, which may be infinite.
+    #: The gradient is clipped to this length.
     max_grad_norm: float = 1.0
     #: Passes over each batch.
     epochs: int = 1
-
     #: How far a ratio may be below and above 1 and still count.
     clip_low: float = 0.2
     clip_high: float = 0.28
@@ -111,13 +105,8 @@ class TokenLearnerConfig:
     #: Nothing is learned from tokens that are more versions old; at the level of sequences, nor
     #: from the rest of their item.
     max_lag: int | None = None
-
     #: Weight of the divergence from the reference policy. With 0 there is no such policy.
     kl_coef: float = 0.0
-    #: Whether the divergence is added to the loss, by the estimator k3, or subtracted from the
-    #: rewards, where k1 has no bias.
-    kl_place: Literal["loss", "reward"] = "loss"
-
     #: Temperature at which the tokens were drawn.
     temperature: float = 1.0
     #: Most tokens of a micro-batch, with what fills rows up; ``None``: the whole batch.
@@ -130,15 +119,14 @@ class TokenLearnerConfig:
     lora: LoRAConfig | None = None
     #: Learn in all ranks of ``torch.distributed``, each from its share of a batch: ``"ddp"`` with
     #: the whole model, ``"fsdp"`` with a shard of it.
-    distributed: Distributed | None = None
+    distributed: Literal["ddp", "fsdp"] | None = None
 
     def __post_init__(self) -> None:
         """Check every field."""
         for name, hint in get_type_hints(type(self)).items():
             if get_origin(hint) is Literal:
                 _checks.one_of(self, name, get_args(hint))
-        if self.distributed is not None:
-            _checks.one_of(self, "distributed", get_args(Distributed))
+        _checks.one_of(self, "distributed", (None, "ddp", "fsdp"))
         _checks.number(self, "learning_rate", "temperature", above=0)
         _checks.number(self, "max_grad_norm", above=0, finite=False)
         _checks.number(self, "clip_low", "clip_high", least=0, finite=False)
@@ -160,16 +148,17 @@ class TokenLearner(ABC):
 
     Args:
         policy: A causal model: ``policy(ids)`` returns logits (rows, places, vocabulary), or an
-            object that has them as ``logits``, as transformers models do. It is moved to the
-            device.
+            object that has them as ``logits``, as transformers models do.
         config: Settings.
-        reference: Policy that ``kl_coef`` keeps this one near to. By default the policy as it is
-            now: a copy of it, or with LoRA the policy without its adapters. Another model belongs
-            to the learner from then on: it is moved to the device, and frozen.
-        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+        reference: Policy that ``kl_coef`` keeps this one near to, from then on frozen. By default
+            the policy as it is now: a copy of it, or with LoRA the policy without its adapters.
+        device: ``"auto"``, ``"cpu"`` or ``"cuda"``, where models are moved to.
     """
 
     _config: Any
+    # The divergence is added to the loss, by the estimator k3, or subtracted from the rewards,
+    # where k1 has no bias.
+    _kl_in_reward = False
 
     def __init__(
         self,
@@ -244,8 +233,7 @@ class TokenLearner(ABC):
     ) -> tuple[dict[str, Array], dict[str, float]]:
         """Return arrays of tokens, ``advantages`` at least, and metrics.
 
-        ``parts`` has all that the policy drew, however old; ``costs`` is what is subtracted from
-        the reward at each token.
+        ``parts`` has all that was drawn, however old; ``costs`` are subtracted from rewards.
         """
 
     def update(self, batch: TokenBatch | RolloutBatch) -> dict[str, float]:
@@ -287,10 +275,7 @@ class TokenLearner(ABC):
             return {**metrics, "stepped": 0.0, "loss": 0.0}
         self.policy.eval()
         parts, tensors, estimated = self._prepare(batch, learned)
-        epochs = [
-            self._epoch(parts, tensors, tokens, is_first=epoch == 0)
-            for epoch in range(self.config.epochs)
-        ]
+        epochs = [self._epoch(parts, tensors, tokens) for _ in range(self.config.epochs)]
         self.updates += 1
         means = {name: float(np.mean([one[name] for one in epochs])) for name in epochs[0]}
         return {**metrics, **means, **estimated, "micro_batches": len(parts)}
@@ -331,9 +316,8 @@ class TokenLearner(ABC):
     ) -> tuple[list[MicroBatch], dict[str, Tensor], dict[str, float]]:
         """Return micro-batches, what is the same for them in every epoch, (tokens,), and metrics.
 
-        The tensors are ``behaviour``, ``weights``, ``advantages``; ``start``, the log-probabilities
-        before this update, filled in the first epoch; ``values`` and ``returns`` of PPO, and
-        ``reference``.
+        The tensors are ``behaviour``, ``weights``, ``advantages``, ``values`` and ``returns`` of
+        PPO, ``reference``, and ``start``, the log-probabilities before this update, at first NaN.
         """
         config, mask = self.config, batch.mask
         parts = self._parts(batch, learned)
@@ -344,20 +328,17 @@ class TokenLearner(ABC):
             with self.policy.disable_adapter() if is_off else nullcontext():
                 model = self.policy if is_off else self._reference
                 tensors["reference"] = self._look(model, batch, drawn)
-            if config.kl_place == "reward":
+            if self._kl_in_reward:
                 reference = tensors["reference"].cpu().numpy()
                 costs[mask] = config.kl_coef * (batch.logprobs - reference)[mask]
         arrays, metrics = self._estimate(batch, learned, drawn, costs)
-        arrays["behaviour"], arrays["start"] = batch.logprobs, np.zeros(len(batch.tokens))
+        arrays["behaviour"], arrays["start"] = batch.logprobs, np.full(len(costs), np.nan)
         arrays["weights"] = token_weights(
             batch, learned, config.aggregation, config.fixed_length, self.ranks.sum
         )
         arrays["weights"] *= batch.importance[batch.items]
         tensors |= {name: put(one, np.float32, self.device) for name, one in arrays.items()}
         return parts, tensors, metrics
-
-    def _score(self, model: Any, part: MicroBatch, value_head: Any) -> tuple[Tensor, Tensor, Any]:
-        return score(model, part, self.config.temperature, self._chunk, value_head)
 
     @torch.no_grad()
     def _look(
@@ -366,12 +347,13 @@ class TokenLearner(ABC):
         """Return the log-probabilities of a model, or the values, (tokens,)."""
         seen = torch.zeros(len(batch.tokens), device=self.device)
         for part in parts:
-            logprobs, _, values = self._score(model, part, value_head)
+            how = self.config.temperature, self._chunk, value_head
+            logprobs, _, values = score(model, part, *how)
             seen[part.index] = (logprobs if values is None else values).float()
         return seen
 
     def _epoch(
-        self, parts: list[MicroBatch], tensors: dict[str, Tensor], tokens: float, *, is_first: bool
+        self, parts: list[MicroBatch], tensors: dict[str, Tensor], tokens: float
     ) -> dict[str, float]:
         """Take one step from a whole batch, a micro-batch at a time."""
         self.policy.zero_grad(set_to_none=True)
@@ -379,7 +361,7 @@ class TokenLearner(ABC):
         sums: dict[str, Tensor] = {}
         reach = torch.full((2,), -torch.inf, dtype=torch.float64, device=self.device)
         for part in parts:
-            loss, added, ratio = self._loss(part, tensors, is_first=is_first)
+            loss, added, ratio = self._loss(part, tensors)
             (loss * self.ranks.factor).backward()
             self._masters.take_gradients()
             for name, value in added.items():
@@ -403,21 +385,22 @@ class TokenLearner(ABC):
         return {**found, "ratio_min": -low, "stepped": 1.0}
 
     def _loss(
-        self, part: MicroBatch, tensors: dict[str, Tensor], *, is_first: bool
+        self, part: MicroBatch, tensors: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         """Return a micro-batch's share of the loss, sums for the metrics, and the ratios."""
         config = self.config
-        logprobs, entropy, values = self._score(self.policy, part, self.value_head)
+        how = config.temperature, self._chunk, self.value_head
+        logprobs, entropy, values = score(self.policy, part, *how)
         logprobs = logprobs.float()
-        if is_first:
-            # Nothing has changed yet, so this is the policy before the update.
-            tensors["start"][part.index] = logprobs.detach()
         of = {name: tensor[part.index] for name, tensor in tensors.items()}
         old, weights = of["behaviour"], of["weights"]
         items: Any = (part.rows, len(part.ids), config.ratio_level)
         if config.proximal == "start":
-            shift = importance_ratio(of["start"] - old, *items)
-            old, weights = of["start"], weights * shift.clamp(max=_MOST_IMPORTANCE)
+            # In the first epoch nothing has changed yet, so this is the policy before the update.
+            start = of["start"].where(~of["start"].isnan(), logprobs.detach())
+            tensors["start"][part.index] = start
+            shift = importance_ratio(start - old, *items)
+            old, weights = start, weights * shift.clamp(max=_MOST_IMPORTANCE)
         ratio = importance_ratio(logprobs - old, *items)
         gain, clipped = clipped_gain(ratio, of["advantages"], config.clip_low, config.clip_high)
         loss = policy_loss = -(gain * weights).sum()
@@ -432,7 +415,7 @@ class TokenLearner(ABC):
         if "reference" in of:
             divergence = token_kl(logprobs, of["reference"])
             sums["kl"] = divergence.sum()
-            if config.kl_place == "loss":
+            if not self._kl_in_reward:
                 loss = loss + config.kl_coef * (divergence * of["weights"]).sum()
         if values is not None:
             error = value_error(values, of["values"], of["returns"], config.value_clip)
@@ -452,10 +435,9 @@ class TokenLearner(ABC):
         return total / count, math.sqrt(square / count)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the policy's weights for workers, without a copy where none is needed.
+        """Return the policy's weights for workers, adapters merged and shards put together.
 
-        Adapters are merged, shards are put together, and the names are those of the first model.
-        With ``distributed`` every rank has to call this.
+        The names are those of the first model. With ``distributed`` every rank has to call this.
         """
         if has_lora(self.policy):
             return merged_weights(self.policy)
@@ -586,7 +568,6 @@ class RLOOConfig(GRPOConfig):
     # The gradient of a ratio at 1 is that of the sum of an item's log-probabilities.
     ratio_level: RatioLevel = "sequence"
     aggregation: Aggregation = "sequence_mean"
-    kl_place: Literal["loss", "reward"] = "reward"
     scale: Literal["group", "none"] = "none"
 
 
@@ -599,6 +580,7 @@ class RLOOLearner(GRPOLearner):
 
     _config = RLOOConfig
     _baseline = "leave_one_out"
+    _kl_in_reward = True
 
 
 @dataclass(frozen=True)
@@ -606,7 +588,6 @@ class PPOTokenConfig(TokenLearnerConfig):
     """How PPO learns from tokens, of groups of any size."""
 
     clip_high: float = 0.2
-    kl_place: Literal["loss", "reward"] = "reward"
     #: The discount of each token's reward.
     gamma: float = 1.0
     #: λ of GAE: 0 for differences of two values, 1 for what was earned until the end.
@@ -636,6 +617,7 @@ class PPOTokenLearner(TokenLearner):
     """
 
     _config = PPOTokenConfig
+    _kl_in_reward = True
 
     def __init__(self, policy: Any, config: PPOTokenConfig | None = None, **options: Any) -> None:
         super().__init__(policy, config, **options)
