@@ -20,7 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from echoic.errors import ArgumentError, CheckpointError
+from echoic.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +37,7 @@ def save(path: str | os.PathLike[str], tree: Any, *, kind: str) -> None:
 
     Args:
         path: The file. Its folder is made if it is missing.
-        tree: Dicts, lists, tuples, ``None``, booleans, numbers, texts, tensors and numpy arrays.
+        tree: Dicts, lists, tuples, tensors, numpy arrays, and what JSON has.
         kind: Name of the owner, which :func:`load` has to give again.
 
     >>> import tempfile, torch
@@ -47,7 +47,7 @@ def save(path: str | os.PathLike[str], tree: Any, *, kind: str) -> None:
     {'w': tensor([1., 1.]), 3: (1, inf)}
     """
     tensors: dict[str, Any] = {}
-    rest = json.dumps(_take_apart(tree, tensors, kind))
+    rest = json.dumps(_take_apart(tree, tensors))
     place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
     beside = place.with_name(f".{place.name}.{os.getpid()}")
@@ -79,13 +79,10 @@ def load(path: str | os.PathLike[str], *, kind: str) -> Any:
         raise CheckpointError(f"{name!r} can't be read: {error}") from error
     if found.get("format") != _FORMAT:
         raise CheckpointError(
-            f"{name!r} is not a checkpoint of echoic.agents: expected the format {_FORMAT!r}, got "
-            f"{found.get('format')!r}"
+            f"{name!r} is not a checkpoint of echoic.agents: its format is not {_FORMAT!r}"
         )
-    if found.get("kind") != kind:
-        raise CheckpointError(
-            f"{name!r} holds the state of a {found.get('kind')!r}, not of a {kind!r}"
-        )
+    if (other := found.get("kind")) != kind:
+        raise CheckpointError(f"{name!r} holds the state of a {other!r}, not of a {kind!r}")
 
     def put_together(node: dict[str, Any]) -> Any:
         if "tuple" in node:
@@ -103,17 +100,13 @@ def load(path: str | os.PathLike[str], *, kind: str) -> Any:
 
 
 def check_fit(modules: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Compare modules with their states of the same names, before anything is copied.
-
-    Raises:
-        CheckpointError: If a tensor is missing, unknown, or has another shape or dtype.
-    """
+    """Compare modules with their states of the same names, as :func:`check_tensors` does."""
     for part, module in modules.items():
         check_tensors(part, module.state_dict(), state[part])
 
 
 def check_tensors(part: str, mine: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Compare tensors with saved ones of the same names, as :func:`check_fit` does."""
+    """Raise a ``CheckpointError`` if a saved tensor is missing, unknown, or does not fit mine."""
     expected, found = (
         {name: f"{one.dtype} of shape {tuple(one.shape)}" for name, one in of.items()}
         for of in (mine, state)
@@ -144,11 +137,7 @@ def check_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
 
 @contextmanager
 def all_or_nothing(put: Callable[[Any], None], now: Any, *, kind: str) -> Iterator[None]:
-    """Restore the state ``now`` by ``put(now)`` if loading another one in this block fails.
-
-    Raises:
-        CheckpointError: If the state did not fit. Nothing was changed.
-    """
+    """Restore the state ``now`` by ``put(now)`` if another one does not fit in this block."""
     before = copy.deepcopy(now)
     try:
         yield
@@ -159,7 +148,7 @@ def all_or_nothing(put: Callable[[Any], None], now: Any, *, kind: str) -> Iterat
         raise CheckpointError(f"the checkpoint doesn't fit this {kind}: {error!r}") from error
 
 
-def _take_apart(node: Any, tensors: dict[str, Any], where: str) -> Any:
+def _take_apart(node: Any, tensors: dict[str, Any]) -> Any:
     """Return a node as JSON; its arrays are added to ``tensors``.
 
     Keys are JSON themselves, so a key that is none marks what JSON has no type for.
@@ -172,19 +161,9 @@ def _take_apart(node: Any, tensors: dict[str, Any], where: str) -> Any:
     if isinstance(node, np.ndarray):
         tensors[name] = torch.from_numpy(node.copy())
         return {"array": name}
-    if isinstance(node, np.generic):
-        return node.item()
     if isinstance(node, tuple | list):
-        items = [_take_apart(one, tensors, f"{where}[{i}]") for i, one in enumerate(node)]
+        items = [_take_apart(one, tensors) for one in node]
         return items if isinstance(node, list) else {"tuple": items}
     if isinstance(node, dict):
-        return {
-            json.dumps(key): _take_apart(one, tensors, f"{where}[{key!r}]")
-            for key, one in node.items()
-        }
-    if node is None or isinstance(node, bool | int | float | str):
-        return node
-    raise ArgumentError(
-        f"{where}: expected dicts, lists, tuples, None, booleans, numbers, texts, tensors or numpy "
-        f"arrays, got a {type(node).__name__}"
-    )
+        return {json.dumps(key): _take_apart(one, tensors) for key, one in node.items()}
+    return node.item() if isinstance(node, np.generic) else node

@@ -1,10 +1,4 @@
-"""What all learners share: PPO's clipped gain, one step of an optimizer, and float32 copies.
-
-A number of bfloat16 has 8 significant bits: a step of 1e-6 on a weight of 0.02 is far below half of
-its last one, so it is rounded away, however many follow. :class:`MasterWeights` keeps a float32
-copy of each such parameter. The optimizer steps on the copies, and the parameters are the copies,
-rounded.
-"""
+"""What all learners share: PPO's clipped gain, one step of an optimizer, and float32 copies."""
 
 from __future__ import annotations
 
@@ -52,7 +46,12 @@ def step(optimizer: Any, parameters: Iterable[Any], longest: float) -> float:
 
 
 class MasterWeights:
-    """Float32 copies of those parameters that have 16 bits; others are their own copies."""
+    """Float32 copies of those parameters that have 16 bits; others are their own copies.
+
+    A number of bfloat16 has 8 significant bits: a step of 1e-6 on a weight of 0.02 is far below
+    half of its last one, so it is rounded away, however many follow. The optimizer steps on the
+    copies, and the parameters are the copies, rounded.
+    """
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:
         #: The parameters for an optimizer.

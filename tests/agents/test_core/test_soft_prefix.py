@@ -218,7 +218,7 @@ def test_changes_of_plans_cost_in_the_gradient_what_their_divergence_says() -> N
     plans = learner.plans
     batch = drawn(model, plans, groups=1)
     # Nothing is to be learned from equal rewards.
-    batch.token_rewards[:], batch.rewards[:] = 0.0, 0.0
+    batch.token_rewards[:] = 0.0
     rows = torch.tensor(np.stack(batch.plans))
     windows, masks = windows_of(rows[..., :4].transpose(0, 1), torch.zeros(TURNS, 8), 3)
     now, before = (

@@ -34,7 +34,7 @@ _OF_TOKENS: dict[str, Any] = {
     "lags": np.int64,
     "token_rewards": np.float64,
 }
-_OF_ITEMS: dict[str, Any] = {"lengths": np.int64, "rewards": np.float64, "importance": np.float64}
+_OF_ITEMS: dict[str, Any] = {"lengths": np.int64, "importance": np.float64}
 _ARRAYS: dict[str, Any] = {**_OF_TOKENS, **_OF_ITEMS, "group_sizes": np.int64}
 
 
@@ -60,16 +60,14 @@ class TokenBatch:
     #: Tokens that the policy drew: not those of prompts and tools, nor an item's first, which
     #: nothing could have predicted, (tokens,).
     mask: Array
+    #: Reward at each token, (tokens,).
+    token_rewards: Array
     #: How many tokens each item has, (items,).
     lengths: Array
-    #: Reward of each item, (items,): the sum of its turns' rewards.
-    rewards: Array
     #: How many items each group has, (groups,).
     group_sizes: Array
     #: How many versions each token's policy was behind the one that learns, (tokens,); default: 0.
     lags: Any = None
-    #: Reward at each token, (tokens,); ``None``: an item's is at its end.
-    token_rewards: Array | None = None
     #: How much each item counts, (items,); by default 1.
     importance: Any = None
     #: What the soft prefixes of each item were made of: ``TurnPlans.rows``, or None.
@@ -77,28 +75,28 @@ class TokenBatch:
 
     def __post_init__(self) -> None:
         """Cast arrays to the dtypes that a learner needs, and check that they fit each other."""
-        for name, dtype in _ARRAYS.items():
-            if (given := getattr(self, name)) is not None:
-                array = np.array(given, dtype)
-                if array.ndim != 1:
-                    raise ArgumentError(f"{name} has one axis, got the shape {array.shape}")
-                object.__setattr__(self, name, array)
-        if (self.lengths < 0).any() or (self.group_sizes < 0).any():
-            raise ArgumentError("lengths and group_sizes are at least 0")
-        size, count = int(self.lengths.sum()), len(self)
+        count = len(self.lengths)
         defaults = {
-            "lags": np.zeros(size, np.int64),
+            "lags": np.zeros(len(self.tokens)),
             "importance": np.ones(count),
             "plans": (None,) * count,
         }
         for name, default in defaults.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, default)
+        for name, dtype in _ARRAYS.items():
+            array = np.array(getattr(self, name), dtype)
+            if array.ndim != 1:
+                raise ArgumentError(f"{name} has one axis, got the shape {array.shape}")
+            object.__setattr__(self, name, array)
+        if (self.lengths < 0).any() or (self.group_sizes < 0).any():
+            raise ArgumentError("lengths and group_sizes are at least 0")
         for name in (*_OF_TOKENS, *_OF_ITEMS, "plans"):
-            expected = size if name in _OF_TOKENS else count
-            if (given := getattr(self, name)) is not None and len(given) != expected:
+            expected = self.lengths.sum() if name in _OF_TOKENS else count
+            if len(getattr(self, name)) != expected:
                 raise ArgumentError(
-                    f"expected {expected} values of {name}, as lengths say, got {len(given)}"
+                    f"expected {expected} values of {name}, as lengths say, got "
+                    f"{len(getattr(self, name))}"
                 )
         if self.group_sizes.sum() != count:
             raise ArgumentError(
@@ -114,16 +112,15 @@ class TokenBatch:
             raise ArgumentError(
                 f"logprobs are logarithms of probabilities, at most 0; got {drawn.max():g}"
             )
-        for rewards in (self.rewards, self.token_rewards):
-            if rewards is not None and not np.isfinite(rewards).all():
-                raise ArgumentError("rewards must be finite numbers")
+        if not np.isfinite(self.token_rewards).all():
+            raise ArgumentError("rewards must be finite numbers")
 
     @classmethod
     def from_rollouts(cls, batch: RolloutBatch) -> TokenBatch:
         """Take a batch of a rollout table, of any form; its versions say how old each token is.
 
-        Its columns are ``tokens``, ``logprobs``, ``mask`` and, if tokens have rewards, ``rewards``:
-        an item's is then their sum. Without them the field ``reward`` is the item's.
+        Its columns are ``tokens``, ``logprobs``, ``mask`` and, if tokens have rewards, ``rewards``.
+        Without them the field ``reward`` is the item's.
         """
         shift = np.repeat(batch.starts - batch.offsets[:-1], batch.lengths)
         cells = np.arange(batch.tokens) + shift
@@ -131,11 +128,10 @@ class TokenBatch:
         each = columns.get("rewards")
         return cls(
             **{name: columns[name] for name in ("tokens", "logprobs", "mask")},
+            token_rewards=_at_ends(batch["reward"], batch.lengths) if each is None else each,
             lengths=batch.lengths,
-            rewards=batch["reward"] if each is None else _sums(each, batch.lengths),
             group_sizes=batch.group_sizes,
             lags=batch.target - batch.versions.reshape(-1)[cells],
-            token_rewards=each,
             plans=tuple(batch.blobs(item).get("plans") for item in range(len(batch))),
         )
 
@@ -154,26 +150,28 @@ class TokenBatch:
         """Put items together, each with a value for each of its tokens.
 
         Arguments are as the attributes, in lists with an element for each item. ``logprobs`` may be
-        anything at a prompt, and ``rewards`` are given or else ``token_rewards``.
+        anything at a prompt. ``rewards``, one for each item, are given or else ``token_rewards``.
         """
         if (rewards is None) == (token_rewards is None):
             raise ArgumentError("expected either rewards or token_rewards")
-        lengths = [np.size(item) for item in tokens]
-        given = {"tokens": tokens, "logprobs": logprobs, "mask": mask}
-        if token_rewards is not None:
-            given["token_rewards"] = token_rewards
+        lengths = np.array([np.size(item) for item in tokens], np.int64)
         flat: dict[str, Any] = {}
-        for name, items in given.items():
-            if (sizes := [np.size(item) for item in items]) != lengths:
+        for name, items in {
+            "tokens": tokens,
+            "logprobs": logprobs,
+            "mask": mask,
+            "token_rewards": token_rewards,
+        }.items():
+            if items is None:
+                flat[name] = _at_ends(rewards, lengths)
+                continue
+            if (sizes := [np.size(item) for item in items]) != lengths.tolist():
                 raise ArgumentError(
-                    f"expected a value of {name} for each token, {lengths} in the items, "
+                    f"expected a value of {name} for each token, {lengths.tolist()} in the items, "
                     f"got {sizes}"
                 )
             flat[name] = np.concatenate([np.zeros(0, np.int8), *map(np.ravel, items)])
-        if rewards is None:
-            rewards = _sums(flat["token_rewards"], lengths)
-        how: Any = {"group_sizes": group_sizes, "rewards": rewards, "plans": plans}
-        return cls(**flat, lengths=np.array(lengths, np.int64), **how)
+        return cls(**flat, lengths=lengths, group_sizes=group_sizes, plans=plans)
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -189,22 +187,23 @@ class TokenBatch:
         """The item of each token, (tokens,)."""
         return np.repeat(np.arange(len(self)), self.lengths)
 
+    @property
+    def rewards(self) -> Array:
+        """Reward of each item, (items,)."""
+        return np.bincount(self.items, self.token_rewards, len(self))
+
     def count(self, mask: Array) -> Array:
         """How many tokens of a mask each item has, (items,)."""
         return np.bincount(self.items[mask], minlength=len(self))
 
     def drawn_rewards(self) -> Array:
         """Return the reward of each drawn token, with what its item earned until the next one."""
-        earned = self.token_rewards
-        if earned is None:
-            earned = np.zeros(len(self.tokens))
-            earned[self.offsets[1:][self.lengths > 0] - 1] = self.rewards[self.lengths > 0]
         counts = self.count(self.mask)
         # At or before each token; for those before the first of an item, that one.
         first = np.cumsum(counts) - counts
         place = np.maximum(np.cumsum(self.mask) - 1, first[self.items])
         has_drawn = (counts > 0)[self.items]
-        return np.bincount(place[has_drawn], earned[has_drawn], int(counts.sum()))
+        return np.bincount(place[has_drawn], self.token_rewards[has_drawn], sum(counts))
 
     def take(self, groups: Array) -> TokenBatch:
         """Return a batch of some groups, which may be there several times."""
@@ -212,18 +211,14 @@ class TokenBatch:
         tokens = _numbers(self.lengths, items)
         places = {**dict.fromkeys(_OF_TOKENS, tokens), **dict.fromkeys(_OF_ITEMS, items)}
         places["group_sizes"] = groups
-        columns: Any = {
-            name: None if (column := getattr(self, name)) is None else column[place]
-            for name, place in places.items()
-        }
+        columns: Any = {name: getattr(self, name)[place] for name, place in places.items()}
         return TokenBatch(**columns, plans=tuple(self.plans[item] for item in items))
 
 
 def join(batches: Sequence[TokenBatch]) -> TokenBatch:
     """Return batches as one."""
-    columns = {name: [getattr(one, name) for one in batches] for name in _ARRAYS}
     joined: Any = {
-        name: None if each[0] is None else np.concatenate(each) for name, each in columns.items()
+        name: np.concatenate([getattr(one, name) for one in batches]) for name in _ARRAYS
     }
     return TokenBatch(**joined, plans=tuple(rows for one in batches for rows in one.plans))
 
@@ -233,8 +228,14 @@ def offsets_of(sizes: ArrayLike) -> Array:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.asarray(sizes, np.int64))])
 
 
-def _sums(values: Array, lengths: Any) -> Array:
-    return np.bincount(np.repeat(np.arange(len(lengths)), lengths), values, len(lengths))
+def _at_ends(rewards: Any, lengths: Array) -> Array:
+    """Return items' rewards at their last tokens."""
+    found = np.zeros(lengths.sum())
+    if len(rewards) != len(lengths):
+        raise ArgumentError(f"expected {len(lengths)} values of rewards, got {len(rewards)}")
+    has_tokens = lengths > 0
+    found[np.cumsum(lengths)[has_tokens] - 1] = np.asarray(rewards)[has_tokens]
+    return found
 
 
 def _numbers(sizes: Array, parts: Array) -> Array:

@@ -45,7 +45,6 @@ class GroupReplay:
         config: Scores and the law of draws; ``max_experiences`` counts groups, ``max_replay_age``
             updates. Its tiers are not used.
         plans: The soft prefix whose plans are scored; None scores encodings of tokens.
-        seed: Seed of the draws.
 
     >>> from echoic.agents.replay import ReplayConfig
     >>> batch = TokenBatch.from_items(
@@ -66,8 +65,9 @@ class GroupReplay:
         self._prefix, self._seed, self._draws = plans, seed, 0
         dims = _DIMS if plans is None else plans.config.embedding_dim
         self._calculator = SurpriseCalculator(config, dims)
-        # All groups, that of the oldest first; None before the first.
-        self._batch: TokenBatch | None = None
+        # All groups, that of the oldest first.
+        nothing: Any = {name: [] for name in ("tokens", "logprobs", "mask", "rewards")}
+        self._batch = TokenBatch.from_items(**nothing, group_sizes=[])
         # The plan of each, and the version of the learner that it was added at.
         self._plans = np.zeros((0, dims), np.float32)
         self._added = np.zeros(0, np.int64)
@@ -79,8 +79,6 @@ class GroupReplay:
     @property
     def scores(self) -> Array:
         """Scores by the current mean, that of the oldest group first."""
-        if self._batch is None:
-            return np.zeros(0)
         rewards = _means(np.abs(self._batch.rewards), self._batch)
         return np.asarray(self._calculator.compute_surprise_score(self._plans, rewards))
 
@@ -88,7 +86,7 @@ class GroupReplay:
         """Keep the groups of the batch that a version of the learner gets, within the bound."""
         plans = self._plans_of(batch)
         self._expire(version)
-        self._batch = batch if self._batch is None else join([self._batch, batch])
+        self._batch = join([self._batch, batch])
         self._plans = np.concatenate([self._plans, plans])
         self._added = np.concatenate([self._added, np.full(len(plans), version)])
         # Scored before: a plan that has moved the mean looks less surprising.
@@ -97,18 +95,14 @@ class GroupReplay:
         self._keep(np.sort(order[max(0, len(self) - self.config.max_experiences) :]))
 
     def sample(self, count: int, version: int) -> TokenBatch | None:
-        """Draw groups with replacement, at most as many as there are.
-
-        Args:
-            count: Number of groups.
-            version: The learner's, by which tokens are old.
+        """Draw groups with replacement, at most as many as there are, for a learner's version.
 
         Returns:
             A batch with importance weights; None below ``min_experiences``.
         """
         config = self.config
         self._expire(version)
-        if self._batch is None or len(self) < max(1, config.min_experiences):
+        if len(self) < max(1, config.min_experiences):
             return None
         state = np.random.SeedSequence([self._seed, self._draws]).generate_state(1, np.uint64)
         self._draws += 1
@@ -128,7 +122,7 @@ class GroupReplay:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the groups, the mean and the state of the draws to a file."""
         state = {
-            "batch": None if self._batch is None else vars(self._batch),
+            "batch": vars(self._batch),
             "plans": self._plans,
             "added": self._added,
             "mean": self._calculator.tracker.state_dict(),
@@ -145,14 +139,11 @@ class GroupReplay:
         state = checkpoint.load(path, kind=_KIND)
         tracker = self._calculator.tracker
         with checkpoint.all_or_nothing(tracker.load_state_dict, tracker.state_dict(), kind=_KIND):
-            batch = None if state["batch"] is None else TokenBatch(**state["batch"])
+            batch = TokenBatch(**state["batch"])
             plans, added, draws = state["plans"], state["added"], int(state["draws"])
-            groups = 0 if batch is None else len(batch.group_sizes)
-            expected = (groups, self._calculator.latent_dim)
-            if plans.shape != expected or added.shape != (groups,):
-                raise CheckpointError(
-                    f"{path} has other plans: expected the shape {expected}, got {plans.shape}"
-                )
+            groups = len(batch.group_sizes)
+            if (plans.shape, len(added)) != ((groups, self._calculator.latent_dim), groups):
+                raise CheckpointError(f"{path} has plans of another size, or not one for a group")
             tracker.load_state_dict(state["mean"])
         self._batch, self._plans, self._added, self._draws = batch, plans, added, draws
 
@@ -160,7 +151,7 @@ class GroupReplay:
         self._keep(np.flatnonzero(self._added >= version - self.config.max_replay_age))
 
     def _keep(self, groups: Array) -> None:
-        if self._batch is not None and len(groups) < len(self):
+        if len(groups) < len(self):
             self._batch = self._batch.take(groups)
             self._plans, self._added = self._plans[groups], self._added[groups]
 
@@ -190,5 +181,5 @@ class GroupReplay:
 def _means(of_items: Array, batch: TokenBatch) -> Array:
     """Return the mean of each group."""
     sizes = batch.group_sizes
-    sums = np.add.reduceat(of_items, np.cumsum(sizes) - sizes)
-    return np.asarray(sums / sizes.reshape(-1, *[1] * (of_items.ndim - 1)))
+    parts = np.split(of_items, np.cumsum(sizes)[:-1]) if len(sizes) else []
+    return np.array([part.mean(0) for part in parts])

@@ -43,7 +43,6 @@ from echoic.agents.llm.loss import (
     score,
     token_kl,
     token_weights,
-    value_error,
 )
 from echoic.agents.updates import MasterWeights, clipped_gain, step
 from echoic.errors import ArgumentError, CheckpointError
@@ -316,8 +315,8 @@ class TokenLearner(ABC):
     ) -> tuple[list[MicroBatch], dict[str, Tensor], dict[str, float]]:
         """Return micro-batches, what is the same for them in every epoch, (tokens,), and metrics.
 
-        The tensors are ``behaviour``, ``weights``, ``advantages``, ``values`` and ``returns`` of
-        PPO, ``reference``, and ``start``, the log-probabilities before this update, at first NaN.
+        The tensors are ``behaviour``, ``weights``, ``advantages``, ``returns`` of PPO,
+        ``reference``, and ``start``, the log-probabilities before this update, at first NaN.
         """
         config, mask = self.config, batch.mask
         parts = self._parts(batch, learned)
@@ -418,7 +417,7 @@ class TokenLearner(ABC):
             if not self._kl_in_reward:
                 loss = loss + config.kl_coef * (divergence * of["weights"]).sum()
         if values is not None:
-            error = value_error(values, of["values"], of["returns"], config.value_clip)
+            error = (values - of["returns"]).square() / 2
             sums["value_loss"] = (error * of["weights"]).sum()
             loss = loss + config.value_loss_coef * sums["value_loss"]
         if self.plans is not None:
@@ -594,15 +593,12 @@ class PPOTokenConfig(TokenLearnerConfig):
     gae_lambda: float = 0.95
     #: Weight of the values' loss.
     value_loss_coef: float = 0.1
-    #: How far a value may move in an update and still gain from it.
-    value_clip: float = 0.2
     value_learning_rate: float = 5e-3
 
     def __post_init__(self) -> None:
         """Check every field."""
         super().__post_init__()
         _checks.number(self, "gamma", "gae_lambda", least=0, most=1)
-        _checks.number(self, "value_clip", above=0, finite=False)
         _checks.number(self, "value_learning_rate", above=0)
         _checks.number(self, "value_loss_coef", least=0)
 
@@ -644,7 +640,7 @@ class PPOTokenLearner(TokenLearner):
         _, spread = self._moments(returns[learned])
         _, error = self._moments((returns - values)[learned])
         advantages = (advantages - mean) / max(deviation, 1e-8)
-        return {"advantages": advantages, "values": values, "returns": returns}, {
+        return {"advantages": advantages, "returns": returns}, {
             "advantage_std": deviation,
             "value_mean": self._moments(values[learned])[0],
             "explained_variance": 1 - (error / spread) ** 2 if spread > 0 else 0.0,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["importance_ratio", "token_kl", "token_weights", "value_error"]
+__all__ = ["importance_ratio", "token_kl", "token_weights"]
 
 # Runs a function again for its gradient. Nothing in evaluation mode is random, so no generator has
 # to be put back.
@@ -239,9 +239,3 @@ def token_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
     """Return terms of the divergence, by the estimator k3: never negative, and of less variance."""
     d = log_q - log_p
     return torch.expm1(d) - d
-
-
-def value_error(values: Tensor, old: Tensor, returns: Tensor, clip: float) -> Tensor:
-    """Return PPO's loss of values: the larger one of a value, and of it at most ``clip`` away."""
-    near = old + (values - old).clamp(-clip, clip)
-    return (values - returns).square().maximum((near - returns).square()) / 2

@@ -43,12 +43,8 @@ __all__ = ["PlanPrefix", "TurnPlans"]
 class PlanPrefix(nn.Module):
     """Makes input embeddings of a language model from the latest observations.
 
-    Args:
-        model: The language model: its input embeddings give width and size of the vocabulary.
-        config: Settings of encoder and divergence. ``learning_rate`` is that of this module.
-        state_dim: Numbers of an observation's encoding.
-        prefix: Embeddings of a plan.
-        seed: Seed of the first parameters.
+    ``config`` sets encoder, divergence and this module's learning rate; an observation is encoded
+    by ``state_dim`` numbers, and a plan has ``prefix`` embeddings.
 
     >>> from echoic.agents.llm import TinyConfig, TinyTransformer
     >>> from echoic.agents.plans import PlanningConfig
@@ -91,8 +87,8 @@ class PlanPrefix(nn.Module):
         self.to(weight.device)
         #: What the changes of the plans cost that were read last, a part of the loss of a batch.
         self.cost: Any = 0.0
-        # Sum of the divergence over the plans of an epoch; None if no plan follows another.
-        self._plain: float | None = None
+        # Sum of the divergence over the plans of an epoch; NaN if no plan follows another.
+        self._plain = math.nan
 
     def forward(self, plans: Tensor) -> Tensor:
         """Return the embeddings of plans, ``(..., prefix, width)``."""
@@ -104,11 +100,7 @@ class PlanPrefix(nn.Module):
 
     @contextmanager
     def bound(self, batch: TokenBatch, *models: Any) -> Iterator[TokenBatch]:
-        """Let models read the virtual tokens of a batch within the block.
-
-        Args:
-            batch: Items whose ``plans`` are :meth:`TurnPlans.rows`.
-            models: The policy and others that read the batch. Gradients reach this module.
+        """Let models read the virtual tokens of a batch within the block, with gradients.
 
         Yields:
             The batch, in which each plan has ids of its own.
@@ -127,7 +119,7 @@ class PlanPrefix(nn.Module):
         def insert(_module: Any, _inputs: Any, output: Tensor) -> Tensor:
             return self._insert(waiting.pop(), output, bound)
 
-        self._plain = 0.0 if bool(bound.follows.any()) else None
+        self._plain = 0.0 if bool(bound.follows.any()) else math.nan
         with ExitStack() as hooks:
             for layer in {_embedding(model) for model in models}:
                 hooks.enter_context(layer.register_forward_pre_hook(known))
@@ -148,14 +140,11 @@ class PlanPrefix(nn.Module):
 
     def after_step(self) -> float:
         """Keep the encoder's bound after an epoch; return its divergence per dimension, in nats."""
-        plain = self._plain
         self.encoder.project()
         # Not measured is not 0: that would shrink the scale of what is measured later.
-        self.divergence.advance(math.nan if plain is None else plain)
-        if plain is None:
-            return 0.0
-        self._plain = 0.0
-        return plain
+        self.divergence.advance(self._plain)
+        plain, self._plain = self._plain, 0.0 * self._plain
+        return 0.0 if math.isnan(plain) else plain
 
     def _read(self, batch: TokenBatch) -> tuple[TokenBatch, _Bound]:
         device, dim = self.project.weight.device, self.state_dim
@@ -200,7 +189,7 @@ class PlanPrefix(nn.Module):
         posterior = self.encoder.posterior(bound.windows[plan], bound.masks[plan])
         vectors = self(posterior.at(bound.noise[plan]))[back, place % self.prefix]
         pairs = bound.follows[plan]
-        if torch.is_grad_enabled() and self._plain is not None and bool(pairs.any()):
+        if torch.is_grad_enabled() and bool(pairs.any()):
             with torch.no_grad():
                 before = (plan - 1).clamp(min=0)
                 previous = self.encoder.posterior(bound.windows[before], bound.masks[before])
