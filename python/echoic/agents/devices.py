@@ -1,7 +1,4 @@
-"""Where tensors are: the device, and the processes that learn together.
-
-Importing this module imports torch.
-"""
+"""Where tensors are: the device, and the processes that learn together."""
 
 from __future__ import annotations
 

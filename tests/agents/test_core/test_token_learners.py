@@ -294,7 +294,7 @@ def test_aggregations_weigh_tokens_as_they_say() -> None:
     )
 
     def found(aggregation: Any, length: int | None = None) -> list[float]:
-        weights = token_weights(batch, batch.mask, aggregation, length)
+        weights = token_weights(batch, batch.mask, aggregation, length, lambda n: [n])
         assert not weights[~batch.mask].any()
         return weights[batch.mask].tolist()
 

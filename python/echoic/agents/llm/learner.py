@@ -18,7 +18,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -84,7 +83,6 @@ class TokenLearnerConfig:
 
     #: Of AdamW without weight decay; ``optimizer`` of the learner has all that can be changed.
     learning_rate: float = 1e-6
-    #: The gradient is clipped to this length.
     max_grad_norm: float = 1.0
     #: Passes over each batch.
     epochs: int = 1
@@ -97,9 +95,8 @@ class TokenLearnerConfig:
     #: second case each token is weighted by how much likelier it was before this update than when
     #: it was drawn, up to 2 (the decoupled objective of AReaL, arXiv:2505.24298).
     proximal: Literal["behaviour", "start"] = "behaviour"
-    #: How tokens are averaged, see ``loss.token_weights``.
+    #: How tokens are averaged, see ``loss.token_weights``; ``fixed_length`` stands for every item's.
     aggregation: Aggregation = "token_mean"
-    #: The length that stands for every item's, for ``aggregation="fixed_length"``.
     fixed_length: int | None = None
     #: Nothing is learned from tokens that are more versions old; at the level of sequences, nor
     #: from the rest of their item.
@@ -139,8 +136,8 @@ class TokenLearnerConfig:
             )
 
 
-class TokenLearner(ABC):
-    """A policy, its optimizer and its reference.
+class TokenLearner:
+    """A policy, its optimizer and its reference: what the learners below share.
 
     Parameters of 16 bits learn by float32 copies (4 bytes more for each), so that steps which are
     smaller than their last digit add up.
@@ -148,13 +145,16 @@ class TokenLearner(ABC):
     Args:
         policy: A causal model: ``policy(ids)`` returns logits (rows, places, vocabulary), or an
             object that has them as ``logits``, as transformers models do.
-        config: Settings.
+        config: Settings of this kind of learner.
         reference: Policy that ``kl_coef`` keeps this one near to, from then on frozen. By default
             the policy as it is now: a copy of it, or with LoRA the policy without its adapters.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``, where models are moved to.
     """
 
     _config: Any
+    # What an item is compared with, unless values are learned.
+    _baseline: Any = "mean"
+    _has_values = False
     # The divergence is added to the loss, by the estimator k3, or subtracted from the rewards,
     # where k1 has no bias.
     _kl_in_reward = False
@@ -162,7 +162,7 @@ class TokenLearner(ABC):
     def __init__(
         self,
         policy: Any,
-        config: TokenLearnerConfig | None = None,
+        config: Any = None,
         *,
         reference: Any = None,
         device: str | torch.device = "auto",
@@ -194,6 +194,10 @@ class TokenLearner(ABC):
         )
         #: The layer that learns values, of :class:`PPOTokenLearner`.
         self.value_head: Any = None
+        if self._has_values:
+            self.value_head = make_value_head(self.policy, self.device)
+            self.ranks.place(self.value_head)
+            self._add(self.value_head, self.config.value_learning_rate)
         #: The soft prefix that learns with the policy; see :meth:`attach`.
         self.plans: PlanPrefix | None = None
         #: Batches that were learned from.
@@ -225,15 +229,6 @@ class TokenLearner(ABC):
             return None
         model = copy.deepcopy(self.policy) if own else given.to(self.device)
         return model.eval().requires_grad_(requires_grad=False)
-
-    @abstractmethod
-    def _estimate(
-        self, batch: TokenBatch, learned: Array, parts: list[MicroBatch], costs: Array
-    ) -> tuple[dict[str, Array], dict[str, float]]:
-        """Return arrays of tokens, ``advantages`` at least, and metrics.
-
-        ``parts`` has all that was drawn, however old; ``costs`` are subtracted from rewards.
-        """
 
     def update(self, batch: TokenBatch | RolloutBatch) -> dict[str, float]:
         """Learn from a batch.
@@ -339,14 +334,57 @@ class TokenLearner(ABC):
         tensors |= {name: put(one, np.float32, self.device) for name, one in arrays.items()}
         return parts, tensors, metrics
 
+    def advantages(self, rewards: Array, group_sizes: Array) -> Array:
+        """Return how much better than expected each item was, (items,)."""
+        found = compute_batch_group_advantages(
+            rewards,
+            baseline=self._baseline,
+            scale=self.config.scale,
+            offsets=offsets_of(group_sizes),
+        )
+        return np.asarray(found)
+
+    def _estimate(
+        self, batch: TokenBatch, learned: Array, parts: list[MicroBatch], costs: Array
+    ) -> tuple[dict[str, Array], dict[str, float]]:
+        """Return ``advantages`` and ``returns`` of tokens, and metrics.
+
+        ``parts`` has all that was drawn, however old; ``costs`` are subtracted from rewards.
+        """
+        config, mask = self.config, batch.mask
+        if self.value_head is None:
+            rewards = batch.rewards - np.bincount(batch.items, costs, len(batch))
+            found = self.advantages(rewards, batch.group_sizes)
+            return {"advantages": found[batch.items]}, {"advantage_std": self._moments(found)[1]}
+        values = self._look(self.policy, batch, parts, self.value_head).double().cpu().numpy()
+        advantages, returns = np.zeros((2, len(values)))
+        advantages[mask], returns[mask] = compute_gae(
+            batch.drawn_rewards() - costs[mask],
+            values[mask],
+            None,
+            np.zeros(len(batch)),
+            config.gamma,
+            config.gae_lambda,
+            offsets=offsets_of(batch.count(mask)),
+        )
+        mean, deviation = self._moments(advantages[learned])
+        _, spread = self._moments(returns[learned])
+        _, error = self._moments((returns - values)[learned])
+        advantages = (advantages - mean) / max(deviation, 1e-8)
+        return {"advantages": advantages, "returns": returns}, {
+            "advantage_std": deviation,
+            "value_mean": self._moments(values[learned])[0],
+            "explained_variance": 1 - (error / spread) ** 2 if spread > 0 else 0.0,
+        }
+
     @torch.no_grad()
     def _look(
         self, model: Any, batch: TokenBatch, parts: list[MicroBatch], value_head: Any = None
     ) -> Tensor:
         """Return the log-probabilities of a model, or the values, (tokens,)."""
         seen = torch.zeros(len(batch.tokens), device=self.device)
+        how = self.config.temperature, self._chunk, value_head
         for part in parts:
-            how = self.config.temperature, self._chunk, value_head
             logprobs, _, values = score(model, part, *how)
             seen[part.index] = (logprobs if values is None else values).float()
         return seen
@@ -540,24 +578,6 @@ class GRPOLearner(TokenLearner):
     """A token policy that learns by GRPO, from how much better than its group's mean an item is."""
 
     _config = GRPOConfig
-    _baseline: Any = "mean"
-
-    def advantages(self, rewards: Array, group_sizes: Array) -> Array:
-        """Return how much better than expected each item was, (items,)."""
-        found = compute_batch_group_advantages(
-            rewards,
-            baseline=self._baseline,
-            scale=self.config.scale,
-            offsets=offsets_of(group_sizes),
-        )
-        return np.asarray(found)
-
-    def _estimate(
-        self, batch: TokenBatch, learned: Array, parts: list[MicroBatch], costs: Array
-    ) -> tuple[dict[str, Array], dict[str, float]]:
-        rewards = batch.rewards - np.bincount(batch.items, costs, len(batch))
-        found = self.advantages(rewards, batch.group_sizes)
-        return {"advantages": found[batch.items]}, {"advantage_std": self._moments(found)[1]}
 
 
 @dataclass(frozen=True)
@@ -570,7 +590,7 @@ class RLOOConfig(GRPOConfig):
     scale: Literal["group", "none"] = "none"
 
 
-class RLOOLearner(GRPOLearner):
+class RLOOLearner(TokenLearner):
     """A token policy that learns by RLOO. A group of one item has nothing to be compared with.
 
     As an answer is not part of its own baseline, the gradient is unbiased; with the mean of the
@@ -613,35 +633,5 @@ class PPOTokenLearner(TokenLearner):
     """
 
     _config = PPOTokenConfig
+    _has_values = True
     _kl_in_reward = True
-
-    def __init__(self, policy: Any, config: PPOTokenConfig | None = None, **options: Any) -> None:
-        super().__init__(policy, config, **options)
-        self.value_head = make_value_head(self.policy, self.device)
-        self.ranks.place(self.value_head)
-        self._add(self.value_head, self.config.value_learning_rate)
-
-    def _estimate(
-        self, batch: TokenBatch, learned: Array, parts: list[MicroBatch], costs: Array
-    ) -> tuple[dict[str, Array], dict[str, float]]:
-        values = self._look(self.policy, batch, parts, self.value_head).double().cpu().numpy()
-        config, mask = self.config, batch.mask
-        advantages, returns = np.zeros((2, len(values)))
-        advantages[mask], returns[mask] = compute_gae(
-            batch.drawn_rewards() - costs[mask],
-            values[mask],
-            None,
-            np.zeros(len(batch)),
-            config.gamma,
-            config.gae_lambda,
-            offsets=offsets_of(batch.count(mask)),
-        )
-        mean, deviation = self._moments(advantages[learned])
-        _, spread = self._moments(returns[learned])
-        _, error = self._moments((returns - values)[learned])
-        advantages = (advantages - mean) / max(deviation, 1e-8)
-        return {"advantages": advantages, "returns": returns}, {
-            "advantage_std": deviation,
-            "value_mean": self._moments(values[learned])[0],
-            "explained_variance": 1 - (error / spread) ** 2 if spread > 0 else 0.0,
-        }

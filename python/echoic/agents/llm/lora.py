@@ -36,8 +36,7 @@ class LoRAConfig:
 def add_lora(model: Any, config: LoRAConfig) -> Any:
     """Put adapters into a transformers model, freeze all else, and return the model to train.
 
-    The layers of ``model`` itself are replaced: use what is returned from here on. The same model
-    gets the same adapters, and the process-wide generator is left as it was.
+    The layers of ``model`` itself are replaced. The same model gets the same adapters.
 
     Raises:
         ArgumentError: If the model has adapters already, or lacks all targets.

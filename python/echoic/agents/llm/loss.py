@@ -20,7 +20,7 @@ from echoic.agents.devices import put
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from torch import Tensor
 
@@ -51,10 +51,7 @@ class MicroBatch:
 
 
 def lay_out(batch: TokenBatch, mask: Array, items: Array, device: torch.device) -> MicroBatch:
-    """Lay out ``items`` (rising numbers) for a model; ``mask`` marks the learned tokens.
-
-    Without items there is one token, which nothing is learned from.
-    """
+    """Lay out ``items`` (rising numbers), or one token that nothing is learned from without any."""
     lengths = batch.lengths[items]
     row = np.repeat(np.arange(len(items)), lengths)
     column = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -74,13 +71,11 @@ def score(
     chunk: int | None = None,
     value_head: Any = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return log-probabilities, entropies and values at a micro-batch's learned tokens, (learned,).
+    """Return log-probabilities, entropies (without a gradient) and values, (learned,).
 
-    Entropies carry no gradient. All is in float32 at least, whatever the model's dtype: ratios of
-    probabilities lose their meaning in 8 bits.
-
-    Logits are computed at the learned tokens alone, as prompts are often longer than answers. With
-    ``chunk`` they are computed for this many tokens at a time, and again for the gradient.
+    All is in float32 at least: ratios of probabilities lose their meaning in 8 bits. Logits are
+    computed at the learned tokens alone, and with ``chunk`` for this many of them at a time, and
+    again for the gradient.
     """
     head = output_layer(policy)
     scored: list[tuple[Tensor, Tensor]] = []
@@ -144,18 +139,17 @@ def make_value_head(policy: Any, device: torch.device) -> nn.Linear:
     return layer
 
 
-def recompute(layers: Iterable[Any]) -> None:
+def recompute(layers: list[Any]) -> None:
     """Let layers keep their inputs only, and run again for the gradient.
 
     A model's own gradient checkpointing needs its training mode, which has dropout.
     """
-    found = list(layers)
-    if not found:
+    if not layers:
         raise ArgumentError(
             "checkpointing needs a model of transformers, or one that has the names of its layers' "
             "classes in _no_split_modules"
         )
-    for layer in found:
+    for layer in layers:
         layer.forward = partial(_twice, layer.forward)
 
 
@@ -187,16 +181,13 @@ def _outputs(policy: Any, ids: Tensor) -> Tensor:
 RatioLevel = Literal["token", "sequence", "sequence_mean"]
 Aggregation = Literal["token_mean", "sequence_mean", "fixed_length"]
 
-# exp(20) is 5e8: such a token teaches nothing, and must not become an infinity.
-_LARGEST_LOG_RATIO = 20.0
-
 
 def token_weights(
     batch: TokenBatch,
     mask: Array,
     aggregation: Aggregation,
     fixed_length: int | None,
-    sum_over_ranks: Callable[[float], list[float]] = lambda count: [count],
+    sum_over_ranks: Callable[[float], list[float]],
 ) -> Array:
     """Return the weight of each token of ``mask`` in the loss, (tokens,); 0 elsewhere.
 
@@ -222,17 +213,17 @@ def token_weights(
 def importance_ratio(log_ratio: Tensor, items: Tensor, size: int, level: RatioLevel) -> Tensor:
     """Return how much likelier a token, or the whole of its item, is than it was, (tokens,).
 
-    As ``echoic.primitives.compute_importance_weights``, with a gradient. ``log_ratio`` has
-    differences of log-probabilities, ``items`` the item of each token, of ``size`` items. With the
-    levels ``"sequence"`` and ``"sequence_mean"`` (GSPO, arXiv:2507.18071) the product over an item,
-    or its geometric mean, is the ratio of each of its tokens. Ratios are bounded to exp(±20).
+    ``log_ratio`` has differences of log-probabilities, ``items`` the item of each token, of
+    ``size`` items. With ``"sequence"`` the product over an item is the ratio of each of its tokens,
+    with ``"sequence_mean"`` the geometric mean (GSPO). Ratios are bounded to exp(±20).
     """
     if level != "token":
         sums = log_ratio.new_zeros(size).index_add(0, items, log_ratio)
         if level == "sequence_mean":
             sums = sums / torch.bincount(items, minlength=size).clamp_min(1)
         log_ratio = sums[items]
-    return log_ratio.clamp(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO).exp()
+    # exp(20) is 5e8: such a token teaches nothing, and must not become an infinity.
+    return log_ratio.clamp(-20, 20).exp()
 
 
 def token_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
