@@ -124,8 +124,7 @@ def bandit(*logits: float) -> Any:
 
 def gradient(learner: Any, batch: TokenBatch) -> Any:
     """What a learner would have stepped along, in one vector."""
-    learned = learner._learned(batch)
-    parts, tensors, _ = learner._prepare(batch, learned)
+    parts, tensors, _ = learner._prepare(batch)
     learner.optimizer.zero_grad()
     for part in parts:
         learner._loss(part, tensors)[0].backward()
@@ -165,7 +164,7 @@ def test_batch_of_a_table_is_the_same_in_every_form(form: str) -> None:
     assert found.logprobs.tolist() == [-1] * 2 + [-2] * 3 + [-1] * 3 + [-2] * 4
     assert found.mask.tolist() == [position > 0 for n in (2, 3, 3, 4) for position in range(n)]
     assert found.rewards.tolist() == [0, 1, 1, 2]
-    assert (found.group_sizes.tolist(), found.lags.tolist()) == ([2, 2], [0] * 12)
+    assert found.group_sizes.tolist() == [2, 2]
 
 
 def test_first_token_is_never_learned_from() -> None:
@@ -294,7 +293,7 @@ def test_aggregations_weigh_tokens_as_they_say() -> None:
     )
 
     def found(aggregation: Any, length: int | None = None) -> list[float]:
-        weights = token_weights(batch, batch.mask, aggregation, length, lambda n: [n])
+        weights = token_weights(batch, aggregation, length, lambda n: [n])
         assert not weights[~batch.mask].any()
         return weights[batch.mask].tolist()
 
@@ -378,7 +377,7 @@ def test_micro_batches_add_up_to_the_batch(config: Any) -> None:
         settings = dataclasses.replace(config, max_tokens=budget)
         learner = learner_class(tiny_llama(), settings, device="cpu")
         gradients[budget] = gradient(learner, batch)
-        parts = learner._parts(batch, batch.mask)
+        parts = learner._parts(batch)
         assert len(parts) == 1 if budget is None else len(parts) >= 4
         # With what fills rows up.
         assert all(part.ids.numel() <= (budget or math.inf) for part in parts)
@@ -450,7 +449,7 @@ def test_logits_that_a_model_changes_are_not_computed_in_chunks() -> None:
     learner = GRPOLearner(Capped(), GRPOConfig(chunk=2), device="cpu")
     batch = rollouts(tiny_llama())
     with torch.no_grad():
-        part = learner._parts(batch, batch.mask)[0]
+        part = learner._parts(batch)[0]
         found = score(learner.policy, part, 1.0, learner._chunk)[0]
         ids = torch.from_numpy(batch.tokens)
         said = learner.policy(ids[None])[0].log_softmax(-1)
@@ -469,45 +468,11 @@ def test_item_longer_than_a_micro_batch_is_refused() -> None:
     assert learner.updates == 0
 
 
-def test_stale_tokens_are_not_learned_from() -> None:
-    policy = tiny_llama()
-    batch = rollouts(policy)
-    lags = np.zeros_like(batch.lags)
-    # The second token of every item is old, and what its log-probability was is nonsense.
-    old = batch.mask & (np.arange(len(lags)) - batch.offsets[:-1][batch.items] == 3)
-    lags[old] = 4
-    logprobs = np.where(old, np.float32(-30), batch.logprobs)
-    found = GRPOLearner(policy, GRPOConfig(max_lag=3), device="cpu").update(
-        dataclasses.replace(batch, lags=lags, logprobs=logprobs)
-    )
-    assert found["stale_tokens"] == old.sum() > 0
-    assert found["tokens"] == batch.mask.sum() - old.sum()
-    assert found["ratio_max"] == pytest.approx(1, abs=1e-4)
-
-    whole = RLOOLearner(tiny_llama(), RLOOConfig(max_lag=3), device="cpu")
-    items = np.unique(batch.items[old])
-    expected = (batch.mask & ~np.isin(batch.items, items)).sum()
-    with_old = dataclasses.replace(batch, lags=lags, logprobs=logprobs)
-    assert int(whole._learned(with_old).sum()) == expected
-
-    # PPO's advantages are of all that was drawn, so those of the tokens that are left are the same.
-    advantages = {}
-    for max_lag in (None, 3):
-        config = PPOTokenConfig(max_lag=max_lag)
-        ppo = PPOTokenLearner(tiny_llama(), config, device="cpu")
-        torch.nn.init.ones_(ppo.value_head.weight)
-        parts, tensors, _ = ppo._prepare(with_old, ppo._learned(with_old))
-        # They are these less the values, and then scaled by those of the learned tokens.
-        advantages[max_lag] = tensors["returns"]
-    assert torch.allclose(advantages[None], advantages[3], atol=1e-6)
-    assert int(sum(len(part.index) for part in parts)) == batch.mask.sum() - old.sum()
-
-
-def test_batch_of_old_tokens_alone_changes_nothing() -> None:
-    learner = GRPOLearner(tiny_llama(), GRPOConfig(max_lag=0, learning_rate=0.1), device="cpu")
+def test_batch_without_drawn_tokens_changes_nothing() -> None:
+    learner = GRPOLearner(tiny_llama(), GRPOConfig(learning_rate=0.1), device="cpu")
     batch = rollouts(learner.policy)
     before = parameters(learner)
-    found = learner.update(dataclasses.replace(batch, lags=batch.lags + 1))
+    found = learner.update(dataclasses.replace(batch, mask=np.zeros_like(batch.mask)))
     assert (found["stepped"], found["tokens"], learner.updates) == (0, 0, 0)
     assert all(torch.equal(before[name], one) for name, one in parameters(learner).items())
 
@@ -618,12 +583,11 @@ def draws(policy: Any, count: int, size: int, seed: int) -> TokenBatch:
     p = logprobs.exp().numpy()
     arms = rng.choice(len(p), size=count * size, p=p / p.sum())
     earned = np.array([1.0, 0.25, -0.5, 0.0])
-    return TokenBatch(
-        tokens=np.stack([np.zeros_like(arms), arms], 1).reshape(-1),
-        logprobs=np.stack([np.zeros(len(arms)), logprobs.numpy()[arms]], 1).reshape(-1),
-        mask=np.tile([False, True], len(arms)),
-        token_rewards=np.stack([np.zeros(len(arms)), earned[arms]], 1).reshape(-1),
-        lengths=np.full(len(arms), 2),
+    return TokenBatch.from_items(
+        tokens=np.stack([np.zeros_like(arms), arms], 1),
+        logprobs=np.stack([np.zeros(len(arms)), logprobs.numpy()[arms]], 1),
+        mask=np.tile([False, True], (len(arms), 1)),
+        rewards=earned[arms],
         group_sizes=np.full(count, size),
     )
 
@@ -676,7 +640,7 @@ def test_divergence_in_the_reward_is_taken_from_whole_answers() -> None:
         rewards=[1.0, 0.0],
         group_sizes=[2],
     )
-    _, tensors, _ = learner._prepare(batch, batch.mask)
+    _, tensors, _ = learner._prepare(batch)
     advantages = tensors["advantages"][batch.offsets[:-1]].tolist()
     d = p - q
     earned = np.array([1 - 0.5 * (d[0] + d[1]), -0.5 * 2 * d[1]])
@@ -712,7 +676,7 @@ def test_ppo_has_the_advantages_of_gae_over_drawn_tokens() -> None:
     unit = torch.nn.functional.normalize(hidden, dim=-1)
     before = learner.value_head(unit).detach().view(2, 9)
 
-    _, tensors, metrics = learner._prepare(batch, batch.mask)
+    _, tensors, metrics = learner._prepare(batch)
     earned = [[0, 0.5, 0, 1], [0, -1, 0, 0.25]]
     drawn = [2, 3, 6, 7]
     returns, values = [], []
@@ -748,7 +712,7 @@ def test_nothing_is_learned_from_tokens_of_tools_and_prompts(kind: str) -> None:
     found = gradient(learner, batch)
     assert torch.equal(found, gradient(learner, other))
     assert float(found.abs().max()) > 1e-3
-    parts, _, _ = learner._prepare(batch, batch.mask)
+    parts, _, _ = learner._prepare(batch)
     assert parts[0].index.tolist() == np.flatnonzero(batch.mask).tolist()
 
 
@@ -995,7 +959,7 @@ def test_a_policy_that_is_its_own_reference_still_learns() -> None:
     assert learner._reference is not policy
 
 
-@pytest.mark.parametrize("name", ["max_lag", "epochs", "max_tokens", "chunk", "fixed_length"])
+@pytest.mark.parametrize("name", ["epochs", "max_tokens", "chunk", "fixed_length"])
 @pytest.mark.parametrize("value", [2.0, True])
 def test_what_is_counted_is_a_whole_number(name: str, value: Any) -> None:
     extra: Any = {"aggregation": "fixed_length"} if name == "fixed_length" else {}

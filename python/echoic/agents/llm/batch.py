@@ -31,7 +31,6 @@ _OF_TOKENS: dict[str, Any] = {
     "tokens": np.int64,
     "logprobs": np.float32,
     "mask": np.bool_,
-    "lags": np.int64,
     "token_rewards": np.float64,
 }
 _OF_ITEMS: dict[str, Any] = {"lengths": np.int64, "importance": np.float64}
@@ -66,24 +65,13 @@ class TokenBatch:
     lengths: Array
     #: How many items each group has, (groups,).
     group_sizes: Array
-    #: How many versions each token's policy was behind the one that learns, (tokens,); default: 0.
-    lags: Any = None
-    #: How much each item counts, (items,); by default 1.
-    importance: Any = None
+    #: How much each item counts, (items,).
+    importance: Array
     #: What the soft prefixes of each item were made of: ``TurnPlans.rows``, or None.
-    plans: Any = None
+    plans: tuple[Any, ...]
 
     def __post_init__(self) -> None:
         """Cast arrays to the dtypes that a learner needs, and check that they fit each other."""
-        count = len(self.lengths)
-        defaults = {
-            "lags": np.zeros(len(self.tokens)),
-            "importance": np.ones(count),
-            "plans": (None,) * count,
-        }
-        for name, default in defaults.items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, default)
         for name, dtype in _ARRAYS.items():
             array = np.array(getattr(self, name), dtype)
             if array.ndim != 1:
@@ -92,16 +80,13 @@ class TokenBatch:
         if (self.lengths < 0).any() or (self.group_sizes < 0).any():
             raise ArgumentError("lengths and group_sizes are at least 0")
         for name in (*_OF_TOKENS, *_OF_ITEMS, "plans"):
-            expected = self.lengths.sum() if name in _OF_TOKENS else count
-            if len(getattr(self, name)) != expected:
+            expected = self.lengths.sum() if name in _OF_TOKENS else len(self)
+            if (found := len(getattr(self, name))) != expected:
                 raise ArgumentError(
-                    f"expected {expected} values of {name}, as lengths say, got "
-                    f"{len(getattr(self, name))}"
+                    f"expected {expected} values of {name}, as lengths say, got {found}"
                 )
-        if self.group_sizes.sum() != count:
-            raise ArgumentError(
-                f"group_sizes add up to {self.group_sizes.sum()}, but there are {count} items"
-            )
+        if (total := self.group_sizes.sum()) != len(self):
+            raise ArgumentError(f"group_sizes add up to {total}, but there are {len(self)} items")
         self.mask[self.offsets[:-1][self.lengths > 0]] = False
         if (self.tokens < 0).any():
             raise ArgumentError(f"token numbers are at least 0, got {self.tokens.min()}")
@@ -117,7 +102,7 @@ class TokenBatch:
 
     @classmethod
     def from_rollouts(cls, batch: RolloutBatch) -> TokenBatch:
-        """Take a batch of a rollout table, of any form; its versions say how old each token is.
+        """Take a batch of a rollout table, of any form.
 
         Its columns are ``tokens``, ``logprobs``, ``mask`` and, if tokens have rewards, ``rewards``.
         Without them the field ``reward`` is the item's.
@@ -131,7 +116,7 @@ class TokenBatch:
             token_rewards=_at_ends(batch["reward"], batch.lengths) if each is None else each,
             lengths=batch.lengths,
             group_sizes=batch.group_sizes,
-            lags=batch.target - batch.versions.reshape(-1)[cells],
+            importance=np.ones(len(batch)),
             plans=tuple(batch.blobs(item).get("plans") for item in range(len(batch))),
         )
 
@@ -171,7 +156,13 @@ class TokenBatch:
                     f"got {sizes}"
                 )
             flat[name] = np.concatenate([np.zeros(0, np.int8), *map(np.ravel, items)])
-        return cls(**flat, lengths=lengths, group_sizes=group_sizes, plans=plans)
+        return cls(
+            **flat,
+            lengths=lengths,
+            group_sizes=group_sizes,
+            importance=np.ones(len(lengths)),
+            plans=(None,) * len(lengths) if plans is None else tuple(plans),
+        )
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -192,13 +183,14 @@ class TokenBatch:
         """Reward of each item, (items,)."""
         return np.bincount(self.items, self.token_rewards, len(self))
 
-    def count(self, mask: Array) -> Array:
-        """How many tokens of a mask each item has, (items,)."""
-        return np.bincount(self.items[mask], minlength=len(self))
+    @property
+    def drawn(self) -> Array:
+        """How many tokens of each item the policy drew, (items,)."""
+        return np.bincount(self.items[self.mask], minlength=len(self))
 
     def drawn_rewards(self) -> Array:
         """Return the reward of each drawn token, with what its item earned until the next one."""
-        counts = self.count(self.mask)
+        counts = self.drawn
         # At or before each token; for those before the first of an item, that one.
         first = np.cumsum(counts) - counts
         place = np.maximum(np.cumsum(self.mask) - 1, first[self.items])

@@ -4,10 +4,8 @@ A group's score is ``surprise_weight · ‖τ − τ̄‖² + reward_weight · |
 :class:`~echoic.agents.replay.PrioritizedReplayBuffer`, and so is the law of draws and importance
 weights, with one tier. τ is the mean of the group's plans, or without plans the encoding of its
 tokens that were not drawn; τ̄ is the moving mean of all τ; ``|r|`` is the mean over items. Scores
-are always those of the current τ̄.
-
-There are at most ``max_experiences`` groups. Of more the one with the lowest score is removed, and
-of equal scores the oldest.
+are always those of the current τ̄. Of more than ``max_experiences`` groups the one with the lowest
+score is removed, and of equal scores the oldest.
 """
 
 from __future__ import annotations
@@ -54,8 +52,8 @@ class GroupReplay:
     >>> replay = GroupReplay(ReplayConfig(min_experiences=1))
     >>> replay.add(batch, version=3)
     >>> again = replay.sample(1, version=5)
-    >>> again.lags.tolist(), again.importance.tolist()
-    ([2, 2, 2, 2], [1.0, 1.0])
+    >>> again.tokens.tolist(), again.importance.tolist()
+    ([5, 1, 5, 3], [1.0, 1.0])
     """
 
     def __init__(
@@ -114,10 +112,7 @@ class GroupReplay:
             seed=int(state[0]),
         )
         batch = self._batch.take(drawn)
-        ages, importance = (
-            np.repeat(of, batch.group_sizes) for of in (version - self._added[drawn], weights)
-        )
-        return replace(batch, lags=batch.lags + ages[batch.items], importance=importance)
+        return replace(batch, importance=np.repeat(weights, batch.group_sizes))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the groups, the mean and the state of the draws to a file."""

@@ -73,8 +73,6 @@ __all__ = [
 _HOW = ("max_tokens", "chunk", "checkpointing", "distributed")
 # Parts of a checkpoint.
 _PARTS = {"policy", "optimizer", "updates", "made of"}
-# With proximal="start", the most that a token counts.
-_MOST_IMPORTANCE = 2.0
 
 
 @dataclass(frozen=True)
@@ -95,12 +93,9 @@ class TokenLearnerConfig:
     #: second case each token is weighted by how much likelier it was before this update than when
     #: it was drawn, up to 2 (the decoupled objective of AReaL, arXiv:2505.24298).
     proximal: Literal["behaviour", "start"] = "behaviour"
-    #: How tokens are averaged, see ``loss.token_weights``; ``fixed_length`` stands for every item's.
+    #: How tokens are averaged, see ``loss.token_weights``; ``fixed_length`` stands for any item's.
     aggregation: Aggregation = "token_mean"
     fixed_length: int | None = None
-    #: Nothing is learned from tokens that are more versions old; at the level of sequences, nor
-    #: from the rest of their item.
-    max_lag: int | None = None
     #: Weight of the divergence from the reference policy. With 0 there is no such policy.
     kl_coef: float = 0.0
     #: Temperature at which the tokens were drawn.
@@ -129,7 +124,6 @@ class TokenLearnerConfig:
         _checks.number(self, "kl_coef", least=0)
         given = {name for name, value in vars(self).items() if value is not None}
         _checks.whole(self, "epochs", "chunk", *given & {"fixed_length", "max_tokens"})
-        _checks.whole(self, *given & {"max_lag"}, least=0)
         if (self.aggregation == "fixed_length") != (self.fixed_length is not None):
             raise ArgumentError(
                 'fixed_length belongs to aggregation="fixed_length", and only there'
@@ -148,6 +142,7 @@ class TokenLearner:
         config: Settings of this kind of learner.
         reference: Policy that ``kl_coef`` keeps this one near to, from then on frozen. By default
             the policy as it is now: a copy of it, or with LoRA the policy without its adapters.
+        plans: A soft prefix that learns with the policy, at a learning rate of its own.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``, where models are moved to.
     """
 
@@ -165,6 +160,7 @@ class TokenLearner:
         config: Any = None,
         *,
         reference: Any = None,
+        plans: PlanPrefix | None = None,
         device: str | torch.device = "auto",
     ) -> None:
         self.config: Any = config or self._config()
@@ -198,24 +194,17 @@ class TokenLearner:
             self.value_head = make_value_head(self.policy, self.device)
             self.ranks.place(self.value_head)
             self._add(self.value_head, self.config.value_learning_rate)
-        #: The soft prefix that learns with the policy; see :meth:`attach`.
-        self.plans: PlanPrefix | None = None
+        #: The soft prefix that learns with the policy.
+        self.plans = plans
+        if plans is not None:
+            if self.config.distributed is not None:
+                raise ArgumentError("soft prefixes learn in one process: distributed must be None")
+            self._add(plans.to(self.device), plans.config.learning_rate)
         #: Batches that were learned from.
         self.updates = 0
 
     def _add(self, module: Any, learning_rate: float) -> None:
         self.optimizer.add_param_group({"params": list(module.parameters()), "lr": learning_rate})
-
-    def attach(self, plans: PlanPrefix) -> None:
-        """Let a soft prefix learn with the policy, at a learning rate of its own.
-
-        Raises:
-            ArgumentError: If there is one already, or several ranks learn.
-        """
-        if self.plans is not None or self.config.distributed is not None:
-            raise ArgumentError("a learner in one process takes one soft prefix, before it learns")
-        self.plans = plans.to(self.device)
-        self._add(plans, plans.config.learning_rate)
 
     def _make_reference(self, given: Any) -> Any:
         """Return the reference model; None without one, or if it is the policy without adapters."""
@@ -240,9 +229,9 @@ class TokenLearner:
             ``loss`` and its parts ``policy_loss`` and ``kl``; ``entropy``; ``clip_fraction``;
             ``ratio_mean``, ``ratio_min``, ``ratio_max``; ``effective_samples``, the share of tokens
             that the ratios leave; ``kl_behaviour``, the divergence from the policy that drew;
-            ``grad_norm``, ``tokens``, ``stale_tokens``, ``items``, ``micro_batches``, ``reward``,
-            ``advantage_std``; ``stepped``, 0 if every token was too old. Of PPO also
-            ``value_loss``, ``value_mean``, ``explained_variance``. Epochs are averaged.
+            ``grad_norm``, ``tokens``, ``items``, ``micro_batches``, ``reward``, ``advantage_std``;
+            ``stepped``, 0 if nothing was drawn. Of PPO also ``value_loss``, ``value_mean``,
+            ``explained_variance``. Epochs are averaged.
 
         Raises:
             ArgumentError: If an item is longer than ``max_tokens``.
@@ -255,40 +244,26 @@ class TokenLearner:
             return self._update(bound)
 
     def _update(self, batch: TokenBatch) -> dict[str, float]:
-        learned = self._learned(batch)
-        tokens, drawn, items, reward = self.ranks.sum(
-            learned.sum(), batch.mask.sum(), len(batch), batch.rewards.sum()
-        )
+        tokens, items, reward = self.ranks.sum(batch.mask.sum(), len(batch), batch.rewards.sum())
         metrics: dict[str, float] = {
             "items": int(items),
             "tokens": int(tokens),
-            "stale_tokens": int(drawn - tokens),
             "reward": reward / max(items, 1),
         }
         if not tokens:
             return {**metrics, "stepped": 0.0, "loss": 0.0}
         self.policy.eval()
-        parts, tensors, estimated = self._prepare(batch, learned)
+        parts, tensors, estimated = self._prepare(batch)
         epochs = [self._epoch(parts, tensors, tokens) for _ in range(self.config.epochs)]
         self.updates += 1
         means = {name: float(np.mean([one[name] for one in epochs])) for name in epochs[0]}
         return {**metrics, **means, **estimated, "micro_batches": len(parts)}
 
-    def _learned(self, batch: TokenBatch) -> Array:
-        """Return the mask of the policy's tokens that are not too old."""
-        if self.config.max_lag is None:
-            return batch.mask
-        is_old = batch.mask & (batch.lags > self.config.max_lag)
-        if self.config.ratio_level != "token":
-            # The ratio of an item is that of all of its tokens, or of another item.
-            is_old = (batch.count(is_old) > 0)[batch.items]
-        return np.asarray(batch.mask & ~is_old)
-
-    def _parts(self, batch: TokenBatch, mask: Array) -> list[MicroBatch]:
-        """Split the items that have tokens in ``mask`` into micro-batches, as many in each rank."""
+    def _parts(self, batch: TokenBatch) -> list[MicroBatch]:
+        """Split the items that have drawn tokens into micro-batches, as many in each rank."""
         lengths, chosen = batch.lengths, []
         # Rows are as long as the longest: those of a length go together.
-        left = sorted(np.flatnonzero(batch.count(mask)), key=lambda item: -lengths[item])
+        left = sorted(np.flatnonzero(batch.drawn), key=lambda item: -lengths[item])
         while left:
             room = len(left)
             if self.config.max_tokens is not None:
@@ -303,10 +278,10 @@ class TokenLearner:
         # Shards are gathered in every pass, which takes all ranks: the last parts may be empty.
         empty = self.ranks.most(max(1, len(chosen))) - len(chosen)
         chosen += [np.zeros(0, np.int64)] * empty
-        return [lay_out(batch, mask, items, self.device) for items in chosen]
+        return [lay_out(batch, items, self.device) for items in chosen]
 
     def _prepare(
-        self, batch: TokenBatch, learned: Array
+        self, batch: TokenBatch
     ) -> tuple[list[MicroBatch], dict[str, Tensor], dict[str, float]]:
         """Return micro-batches, what is the same for them in every epoch, (tokens,), and metrics.
 
@@ -314,21 +289,20 @@ class TokenLearner:
         ``reference``, and ``start``, the log-probabilities before this update, at first NaN.
         """
         config, mask = self.config, batch.mask
-        parts = self._parts(batch, learned)
-        drawn = parts if learned is mask else self._parts(batch, mask)
+        parts = self._parts(batch)
         costs, tensors = np.zeros(len(batch.tokens)), {}
         if config.kl_coef > 0:
             is_off = self._reference is None
             with self.policy.disable_adapter() if is_off else nullcontext():
                 model = self.policy if is_off else self._reference
-                tensors["reference"] = self._look(model, batch, drawn)
+                tensors["reference"] = self._look(model, batch, parts)
             if self._kl_in_reward:
                 reference = tensors["reference"].cpu().numpy()
                 costs[mask] = config.kl_coef * (batch.logprobs - reference)[mask]
-        arrays, metrics = self._estimate(batch, learned, drawn, costs)
+        arrays, metrics = self._estimate(batch, parts, costs)
         arrays["behaviour"], arrays["start"] = batch.logprobs, np.full(len(costs), np.nan)
         arrays["weights"] = token_weights(
-            batch, learned, config.aggregation, config.fixed_length, self.ranks.sum
+            batch, config.aggregation, config.fixed_length, self.ranks.sum
         )
         arrays["weights"] *= batch.importance[batch.items]
         tensors |= {name: put(one, np.float32, self.device) for name, one in arrays.items()}
@@ -345,12 +319,9 @@ class TokenLearner:
         return np.asarray(found)
 
     def _estimate(
-        self, batch: TokenBatch, learned: Array, parts: list[MicroBatch], costs: Array
+        self, batch: TokenBatch, parts: list[MicroBatch], costs: Array
     ) -> tuple[dict[str, Array], dict[str, float]]:
-        """Return ``advantages`` and ``returns`` of tokens, and metrics.
-
-        ``parts`` has all that was drawn, however old; ``costs`` are subtracted from rewards.
-        """
+        """Return ``advantages`` and ``returns``, and metrics; ``costs`` lower the rewards."""
         config, mask = self.config, batch.mask
         if self.value_head is None:
             rewards = batch.rewards - np.bincount(batch.items, costs, len(batch))
@@ -365,15 +336,15 @@ class TokenLearner:
             np.zeros(len(batch)),
             config.gamma,
             config.gae_lambda,
-            offsets=offsets_of(batch.count(mask)),
+            offsets=offsets_of(batch.drawn),
         )
-        mean, deviation = self._moments(advantages[learned])
-        _, spread = self._moments(returns[learned])
-        _, error = self._moments((returns - values)[learned])
+        mean, deviation = self._moments(advantages[mask])
+        _, spread = self._moments(returns[mask])
+        _, error = self._moments((returns - values)[mask])
         advantages = (advantages - mean) / max(deviation, 1e-8)
         return {"advantages": advantages, "returns": returns}, {
             "advantage_std": deviation,
-            "value_mean": self._moments(values[learned])[0],
+            "value_mean": self._moments(values[mask])[0],
             "explained_variance": 1 - (error / spread) ** 2 if spread > 0 else 0.0,
         }
 
@@ -437,7 +408,7 @@ class TokenLearner:
             start = of["start"].where(~of["start"].isnan(), logprobs.detach())
             tensors["start"][part.index] = start
             shift = importance_ratio(start - old, *items)
-            old, weights = start, weights * shift.clamp(max=_MOST_IMPORTANCE)
+            old, weights = start, weights * shift.clamp(max=2)
         ratio = importance_ratio(logprobs - old, *items)
         gain, clipped = clipped_gain(ratio, of["advantages"], config.clip_low, config.clip_high)
         loss = policy_loss = -(gain * weights).sum()

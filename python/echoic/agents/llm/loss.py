@@ -50,7 +50,7 @@ class MicroBatch:
     index: Tensor
 
 
-def lay_out(batch: TokenBatch, mask: Array, items: Array, device: torch.device) -> MicroBatch:
+def lay_out(batch: TokenBatch, items: Array, device: torch.device) -> MicroBatch:
     """Lay out ``items`` (rising numbers), or one token that nothing is learned from without any."""
     lengths = batch.lengths[items]
     row = np.repeat(np.arange(len(items)), lengths)
@@ -60,7 +60,9 @@ def lay_out(batch: TokenBatch, mask: Array, items: Array, device: torch.device) 
     targets = ids[row, column] = batch.tokens[flat]
     # A token is predicted at the one before it.
     of_tokens = {"rows": row, "columns": column - 1, "targets": targets, "index": flat}
-    learned = {name: put(one[mask[flat]], np.int64, device) for name, one in of_tokens.items()}
+    learned = {
+        name: put(one[batch.mask[flat]], np.int64, device) for name, one in of_tokens.items()
+    }
     return MicroBatch(put(ids, np.int64, device), **learned)
 
 
@@ -184,20 +186,19 @@ Aggregation = Literal["token_mean", "sequence_mean", "fixed_length"]
 
 def token_weights(
     batch: TokenBatch,
-    mask: Array,
     aggregation: Aggregation,
     fixed_length: int | None,
     sum_over_ranks: Callable[[float], list[float]],
 ) -> Array:
-    """Return the weight of each token of ``mask`` in the loss, (tokens,); 0 elsewhere.
+    """Return the weight of each drawn token in the loss, (tokens,); 0 elsewhere.
 
-    With N items and n_i learned tokens in item i, of all ranks::
+    With N items and n_i drawn tokens in item i, of all ranks::
 
         token_mean      1 / sum of n_i          every token counts alike (DAPO)
         sequence_mean   1 / (N' · n_i)          every item counts alike (GRPO); N' items have tokens
         fixed_length    1 / (N · fixed_length)  no item's length matters (Dr. GRPO)
     """
-    counts = batch.count(mask)
+    counts, mask = batch.drawn, batch.mask
     weights = np.zeros(len(batch.tokens), np.float32)
     share: Any = 1
     if aggregation == "token_mean":

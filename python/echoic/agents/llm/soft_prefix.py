@@ -130,13 +130,12 @@ class PlanPrefix(nn.Module):
     def means(self, batch: TokenBatch) -> Array:
         """Return the mean of each item's plans, ``(items, embedding_dim)``; zeros without one."""
         _, bound = self._read(batch)
-        counts = [0 if one is None else len(one) for one in batch.plans]
-        found = np.zeros((len(batch), self.config.embedding_dim), np.float32)
-        if any(counts):
-            plans = self.encoder.posterior(bound.windows, bound.masks).at(bound.noise)
-            np.add.at(found, np.repeat(np.arange(len(counts)), counts), plans.cpu().numpy())
-            found /= np.maximum(counts, 1)[:, None]
-        return found
+        plans = np.zeros((0, self.config.embedding_dim), np.float32)
+        if len(bound.noise):
+            plans = self.encoder.posterior(bound.windows, bound.masks).at(bound.noise).cpu().numpy()
+        ends = np.cumsum([0 if rows is None else len(rows) for rows in batch.plans])
+        each = np.split(plans, ends[:-1])
+        return np.array([one.sum(0) / max(1, len(one)) for one in each])
 
     def after_step(self) -> float:
         """Keep the encoder's bound after an epoch; return its divergence per dimension, in nats."""
