@@ -151,7 +151,7 @@ def all_or_nothing(put: Callable[[Any], None], now: Any, *, kind: str) -> Iterat
 def _take_apart(node: Any, tensors: dict[str, Any]) -> Any:
     """Return a node as JSON; its arrays are added to ``tensors``.
 
-    Keys are JSON themselves, so a key that is none marks what JSON has no type for.
+    Keys of dicts are JSON themselves; plain words as keys mark what JSON has no type for.
     """
     name = str(len(tensors))
     if isinstance(node, torch.Tensor):
