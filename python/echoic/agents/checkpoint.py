@@ -1,27 +1,16 @@
-"""A learner's state in one file, without pickle: tensors by safetensors, all else as JSON.
+"""A learner's state in one file, without pickle: arrays by safetensors, all else as JSON.
 
 :func:`save` takes a tree, such as ``state_dict()`` of modules and optimizers, and :func:`load`
-returns the same: keys that are integers, tuples, integers of any size, infinities and dtypes
-included. The tree without its arrays is JSON in the metadata of a safetensors file.
-
-Invariants:
-
-1. Loading a file executes nothing of it. Any fault of a file is a ``CheckpointError``.
-2. A file is complete or absent: it is written beside its place, synced, and then renamed.
-3. Arrays are restored bit for bit, on the CPU.
-4. A state that does not fit its owner changes nothing of it (:func:`all_or_nothing`).
-
-A ``kind`` keeps a planner from loading a learner's file.
+returns the same, bit for bit: tuples, keys that are integers, infinities and dtypes included.
+Loading executes nothing of a file, and any fault of it is a ``CheckpointError``. A ``kind`` keeps a
+planner from loading a learner's file.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-import math
 import os
-import random
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,26 +20,16 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from echoic.errors import ArgumentError, CheckpointError
+from echoic.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = [
-    "all_or_nothing",
-    "check_fit",
-    "check_optimizer",
-    "get_random_state",
-    "load",
-    "save",
-    "set_random_state",
-]
+__all__ = ["all_or_nothing", "check_fit", "check_optimizer", "load", "save"]
 
-_FORMAT = "echoic-agents-1"
+_FORMAT = "echoic-agents-2"
 # Errors of reading a tree that is not the one expected.
 _UNFIT = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
-# A leaf that JSON has no type for is a list whose first item is one of these.
-_TENSOR, _ARRAY, _TUPLE, _LIST, _MAP, _FLOAT = "tensor", "array", "tuple", "list", "map", "float"
 
 
 def save(path: str | os.PathLike[str], tree: Any, *, kind: str) -> None:
@@ -58,11 +37,8 @@ def save(path: str | os.PathLike[str], tree: Any, *, kind: str) -> None:
 
     Args:
         path: The file. Its folder is made if it is missing.
-        tree: Dicts, lists, tuples, ``None``, booleans, numbers, texts, tensors and numpy arrays.
+        tree: Dicts, lists, tuples, tensors, numpy arrays, and what JSON has.
         kind: Name of the owner, which :func:`load` has to give again.
-
-    Raises:
-        ArgumentError: If the tree has something else. Nothing was written.
 
     >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -71,20 +47,17 @@ def save(path: str | os.PathLike[str], tree: Any, *, kind: str) -> None:
     {'w': tensor([1., 1.]), 3: (1, inf)}
     """
     tensors: dict[str, Any] = {}
-    skeleton = _take_apart(tree, tensors, kind)
+    rest = json.dumps(_take_apart(tree, tensors))
     place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
-    handle, beside = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
-    os.close(handle)
+    beside = place.with_name(f".{place.name}.{os.getpid()}")
     try:
-        metadata = {"format": _FORMAT, "kind": kind, "tree": json.dumps(skeleton)}
-        save_file(tensors, beside, metadata=metadata)
-        with Path(beside).open("rb") as written:
+        save_file(tensors, beside, metadata={"format": _FORMAT, "kind": kind, "tree": rest})
+        with beside.open("rb") as written:
             os.fsync(written.fileno())
-        Path(beside).replace(place)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
+        beside.replace(place)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def load(path: str | os.PathLike[str], *, kind: str) -> Any:
@@ -94,42 +67,46 @@ def load(path: str | os.PathLike[str], *, kind: str) -> Any:
         FileNotFoundError: If the file does not exist.
         CheckpointError: If it is not a checkpoint, is damaged, or is of another kind.
     """
+    name = os.fspath(path)
     if not Path(path).exists():
-        raise FileNotFoundError(f"there is no checkpoint at {os.fspath(path)!r}")
+        raise FileNotFoundError(f"there is no checkpoint at {name!r}")
     try:
-        with safe_open(os.fspath(path), framework="pt", device="cpu") as file:
-            metadata = file.metadata() or {}
+        with safe_open(name, framework="pt", device="cpu") as file:
+            found = file.metadata() or {}
             # A handle gives out its tensors' names only through this method.
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{os.fspath(path)!r} can't be read: {error}") from error
-    if metadata.get("format") != _FORMAT:
+        raise CheckpointError(f"{name!r} can't be read: {error}") from error
+    if found.get("format") != _FORMAT:
         raise CheckpointError(
-            f"{os.fspath(path)!r} is not a checkpoint of echoic.agents: expected the format "
-            f"{_FORMAT!r}, got {metadata.get('format')!r}"
+            f"{name!r} is not a checkpoint of echoic.agents: its format is not {_FORMAT!r}"
         )
-    if metadata.get("kind") != kind:
-        raise CheckpointError(
-            f"{os.fspath(path)!r} holds the state of a {metadata.get('kind')!r}, not of a {kind!r}"
-        )
+    if (other := found.get("kind")) != kind:
+        raise CheckpointError(f"{name!r} holds the state of a {other!r}, not of a {kind!r}")
+
+    def put_together(node: dict[str, Any]) -> Any:
+        if "tuple" in node:
+            return tuple(node["tuple"])
+        if "tensor" in node:
+            return tensors[node["tensor"]]
+        if "array" in node:
+            return tensors[node["array"]].numpy()
+        return {json.loads(key): one for key, one in node.items()}
+
     try:
-        return _put_together(json.loads(metadata["tree"]), tensors)
+        return json.loads(found["tree"], object_hook=put_together)
     except (*_UNFIT, RecursionError) as error:
-        raise CheckpointError(f"{os.fspath(path)!r} is damaged: {error!r}") from error
+        raise CheckpointError(f"{name!r} is damaged: {error!r}") from error
 
 
 def check_fit(modules: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Compare modules with their states of the same names, before anything is copied.
-
-    Raises:
-        CheckpointError: If a tensor is missing, unknown, or has another shape or dtype.
-    """
+    """Compare modules with their states of the same names, as :func:`check_tensors` does."""
     for part, module in modules.items():
         check_tensors(part, module.state_dict(), state[part])
 
 
 def check_tensors(part: str, mine: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Compare tensors with saved ones of the same names, as :func:`check_fit` does."""
+    """Raise a ``CheckpointError`` if a saved tensor is missing, unknown, or does not fit mine."""
     expected, found = (
         {name: f"{one.dtype} of shape {tuple(one.shape)}" for name, one in of.items()}
         for of in (mine, state)
@@ -144,33 +121,23 @@ def check_tensors(part: str, mine: Mapping[str, Any], state: Mapping[str, Any]) 
 
 def check_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
     """Raise a ``CheckpointError`` if a state of Adam has other groups or shapes."""
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
-    groups, found = (
+    sizes, found = (
         [len(group["params"]) for group in one["param_groups"]] for one in (vars(optimizer), state)
     )
-    if groups != found:
+    if sizes != found or not state["state"].keys() <= set(range(sum(sizes))):
         raise CheckpointError(
-            f"the checkpoint doesn't fit: expected groups of {groups} parameters, got {found}"
+            f"the checkpoint doesn't fit: expected groups of {sizes} parameters, got {found}"
         )
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
     for index, kept in state["state"].items():
-        if index >= len(parameters) or {"step", "exp_avg", "exp_avg_sq"} - kept.keys():
-            raise CheckpointError(f"the checkpoint's state of parameter {index} is damaged")
-        expected = tuple(parameters[index].shape)
-        for name in ("exp_avg", "exp_avg_sq"):
-            if tuple(kept[name].shape) != expected:
-                raise CheckpointError(
-                    f"the checkpoint doesn't fit: expected {name} of parameter {index} to have the "
-                    f"shape {expected}, got {tuple(kept[name].shape)}"
-                )
+        like = parameters[index]
+        averages = {"step": torch.zeros(()), "exp_avg": like, "exp_avg_sq": like}
+        check_tensors(f"optimizer.{index}", averages, kept)
 
 
 @contextmanager
 def all_or_nothing(put: Callable[[Any], None], now: Any, *, kind: str) -> Iterator[None]:
-    """Restore the state ``now`` by ``put(now)`` if loading another one in this block fails.
-
-    Raises:
-        CheckpointError: If the state did not fit. Nothing was changed.
-    """
+    """Restore the state ``now`` by ``put(now)`` if another one does not fit in this block."""
     before = copy.deepcopy(now)
     try:
         yield
@@ -181,76 +148,22 @@ def all_or_nothing(put: Callable[[Any], None], now: Any, *, kind: str) -> Iterat
         raise CheckpointError(f"the checkpoint doesn't fit this {kind}: {error!r}") from error
 
 
-def get_random_state() -> dict[str, Any]:
-    """Return the states of the process-wide generators of torch, CUDA, numpy and Python."""
-    state: dict[str, Any] = {
-        "torch": torch.get_rng_state(),
-        "numpy": list(np.random.get_state(legacy=True)),
-        "python": random.getstate(),
-    }
-    if torch.cuda.is_available():
-        state["cuda"] = list(torch.cuda.get_rng_state_all())
-    return state
+def _take_apart(node: Any, tensors: dict[str, Any]) -> Any:
+    """Return a node as JSON; its arrays are added to ``tensors``.
 
-
-def set_random_state(state: dict[str, Any]) -> None:
-    """Restore the states of :func:`get_random_state`."""
-    torch.set_rng_state(state["torch"])
-    np.random.set_state(tuple(state["numpy"]))
-    random.setstate(state["python"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
-
-
-def _take_apart(node: Any, tensors: dict[str, Any], where: str) -> Any:
-    """Return the JSON of a node; its arrays are added to ``tensors``."""
-    if node is None or isinstance(node, bool | str):
-        return node
+    Keys of dicts are JSON themselves; plain words as keys mark what JSON has no type for.
+    """
     name = str(len(tensors))
     if isinstance(node, torch.Tensor):
         # Parameters may share memory, which safetensors refuses.
         tensors[name] = node.detach().to("cpu", copy=True).contiguous()
-        return [_TENSOR, name]
+        return {"tensor": name}
     if isinstance(node, np.ndarray):
-        try:
-            tensors[name] = torch.from_numpy(node.copy(order="C"))
-        except TypeError as error:
-            raise ArgumentError(f"{where}: arrays of {node.dtype} can't be saved") from error
-        return [_ARRAY, name, list(node.shape)]
-    if isinstance(node, int | np.integer):
-        return int(node)
-    if isinstance(node, float | np.floating):
-        return float(node) if math.isfinite(node) else [_FLOAT, repr(float(node))]
+        tensors[name] = torch.from_numpy(node.copy())
+        return {"array": name}
     if isinstance(node, tuple | list):
-        mark = _TUPLE if isinstance(node, tuple) else _LIST
-        return [mark, [_take_apart(one, tensors, f"{where}[{i}]") for i, one in enumerate(node)]]
+        items = [_take_apart(one, tensors) for one in node]
+        return items if isinstance(node, list) else {"tuple": items}
     if isinstance(node, dict):
-        pairs = []
-        for key, value in node.items():
-            if not isinstance(key, str | int) or isinstance(key, bool):
-                raise ArgumentError(f"{where}: keys are texts or integers, got {key!r}")
-            pairs.append([key, _take_apart(value, tensors, f"{where}[{key!r}]")])
-        return [_MAP, pairs]
-    raise ArgumentError(
-        f"{where}: expected dicts, lists, tuples, None, booleans, numbers, texts, tensors or numpy "
-        f"arrays, got a {type(node).__name__}"
-    )
-
-
-def _put_together(node: Any, tensors: dict[str, Any]) -> Any:
-    """The inverse of :func:`_take_apart`."""
-    if not isinstance(node, list):
-        return node
-    mark, held, *rest = node
-    if mark == _TENSOR:
-        return tensors[held]
-    if mark == _ARRAY:
-        return tensors[held].numpy().reshape(rest[0])
-    if mark == _FLOAT:
-        return float(held)
-    if mark == _MAP:
-        return {key: _put_together(value, tensors) for key, value in held}
-    if mark in {_TUPLE, _LIST}:
-        items = [_put_together(one, tensors) for one in held]
-        return tuple(items) if mark == _TUPLE else items
-    raise ValueError(f"a node is marked {mark!r}")
+        return {json.dumps(key): _take_apart(one, tensors) for key, one in node.items()}
+    return node.item() if isinstance(node, np.generic) else node

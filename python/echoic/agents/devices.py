@@ -1,13 +1,9 @@
-"""Where tensors are: the device, and the processes that learn together.
-
-Importing this module imports torch.
-"""
+"""Where tensors are: the device, and the processes that learn together."""
 
 from __future__ import annotations
 
-import functools
 import warnings
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,9 +18,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["Distributed", "Ranks", "put", "resolve", "shard", "whole"]
-
-Distributed = Literal["ddp", "fsdp"]
+__all__ = ["Ranks", "put", "resolve", "shard", "whole"]
 
 
 def resolve(device: str | torch.device) -> torch.device:
@@ -37,20 +31,14 @@ def resolve(device: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     asked = torch.device(device)
     if asked.type == "cuda" and not torch.cuda.is_available():
-        _warn(str(asked))
+        warnings.warn(
+            f"expected CUDA for device {str(asked)!r}, but torch finds none; the CPU is used "
+            'instead. Set device="cpu" to silence this',
+            UserWarning,
+            stacklevel=3,
+        )
         return torch.device("cpu")
     return asked
-
-
-@functools.cache
-def _warn(device: str) -> None:
-    """Warn once per process."""
-    warnings.warn(
-        f"expected CUDA for device {device!r}, but torch finds none; the CPU is used instead. "
-        'Set device="cpu" to silence this',
-        UserWarning,
-        stacklevel=4,
-    )
 
 
 def put(array: Array, dtype: Any, device: torch.device) -> Tensor:
@@ -63,12 +51,11 @@ class Ranks:
     """The processes of ``torch.distributed`` that learn together, or just this one.
 
     With ``"ddp"`` every rank has the whole model, and the float32 gradients of all are added up
-    once before a step. ``DistributedDataParallel`` would do that in the parameters' 16 bits, and
-    needs as many micro-batches in each rank. With ``"fsdp"`` each rank has a shard of every
-    parameter (``fully_shard``). ``None`` is one process.
+    once before a step: ``DistributedDataParallel`` would do that in the parameters' 16 bits. With
+    ``"fsdp"`` each rank has a shard of every parameter (``fully_shard``). None is one process.
     """
 
-    def __init__(self, kind: Distributed | None, device: torch.device) -> None:
+    def __init__(self, kind: str | None, device: torch.device) -> None:
         if kind is not None and not (dist.is_available() and dist.is_initialized()):
             raise ArgumentError(
                 f"distributed={kind!r} needs the process group of torch.distributed: start the "
@@ -76,10 +63,9 @@ class Ranks:
             )
         self._kind, self._device = kind, device
         self.rank: int = 0 if kind is None else dist.get_rank()
-        self._size: int = 1 if kind is None else dist.get_world_size()
         #: By what a rank's loss is multiplied, so that the sum over ranks is the gradient: shards
         #: get the mean.
-        self.factor = self._size if kind == "fsdp" else 1
+        self.factor: int = dist.get_world_size() if kind == "fsdp" else 1
 
     def reduce(self, values: Tensor, *, largest: bool = False) -> Tensor:
         """Replace values by their sums, or their largest ones, over the ranks."""
@@ -96,16 +82,6 @@ class Ranks:
         """Return the largest value of any rank, when all have asked."""
         return int(self.reduce(torch.tensor([value], device=self._device), largest=True))
 
-    def gather(self, values: Array) -> tuple[Array, slice]:
-        """Return the values of all ranks one after the other, and where this rank's are."""
-        counts = np.zeros(self._size)
-        counts[self.rank] = len(values)
-        ends = np.cumsum(self.sum(*counts)).astype(int)
-        own = slice(ends[self.rank] - len(values), ends[self.rank])
-        everyone = np.zeros(ends[-1])
-        everyone[own] = values
-        return np.array(self.sum(*everyone), values.dtype), own
-
     def place(self, module: Any, layers: Sequence[Any] = ()) -> None:
         """Give ``module`` the parameters of rank 0, and shard it: ``layers``, and the rest."""
         if self._kind is None:
@@ -117,7 +93,7 @@ class Ranks:
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-            mesh = init_device_mesh(self._device.type, (self._size,))
+            mesh = init_device_mesh(self._device.type, (self.factor,))
             policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
             for one in (*layers, module):
                 fully_shard(one, mesh=mesh, mp_policy=policy)

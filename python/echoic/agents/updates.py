@@ -1,10 +1,4 @@
-"""What all learners share: PPO's clipped gain, one step of an optimizer, and float32 copies.
-
-A number of bfloat16 has 8 significant bits: a step of 1e-6 on a weight of 0.02 is far below half of
-its last one, so it is rounded away, however many follow. :class:`MasterWeights` keeps a float32
-copy of each such parameter. The optimizer steps on the copies, and the parameters are the copies,
-rounded.
-"""
+"""What all learners share: PPO's clipped gain, one step of an optimizer, and float32 copies."""
 
 from __future__ import annotations
 
@@ -25,20 +19,12 @@ __all__ = ["MasterWeights", "clipped_gain", "step"]
 
 
 def clipped_gain(
-    ratio: Tensor, advantages: Tensor, low: float | None, high: float | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return PPO's gain ``min(ρ·A, clip(ρ, 1 − low, 1 + high)·A)``, and where the clip took over.
-
-    Without ``low`` or ``high`` there is no bound on that side.
-
-    Returns:
-        The gain, where it was bounded from below (ρ too small, A < 0), and from above (A > 0).
-    """
+    ratio: Tensor, advantages: Tensor, low: float, high: float
+) -> tuple[Tensor, Tensor]:
+    """Return PPO's gain ``min(ρ·A, clip(ρ, 1 − low, 1 + high)·A)``, and where it was clipped."""
     gain = ratio * advantages
-    bounds = 1 - (math.inf if low is None else low), 1 + (math.inf if high is None else high)
-    bounded = ratio.clamp(*bounds) * advantages
-    is_clipped = bounded < gain
-    return gain.minimum(bounded), is_clipped & (advantages < 0), is_clipped & (advantages > 0)
+    bounded = ratio.clamp(1 - low, 1 + high) * advantages
+    return gain.minimum(bounded), bounded < gain
 
 
 def step(optimizer: Any, parameters: Iterable[Any], longest: float) -> float:
@@ -60,7 +46,12 @@ def step(optimizer: Any, parameters: Iterable[Any], longest: float) -> float:
 
 
 class MasterWeights:
-    """Float32 copies of those parameters that have 16 bits; others are their own copies."""
+    """Float32 copies of those parameters that have 16 bits; others are their own copies.
+
+    A number of bfloat16 has 8 significant bits: a step of 1e-6 on a weight of 0.02 is far below
+    half of its last one, so it is rounded away, however many follow. The optimizer steps on the
+    copies, and the parameters are the copies, rounded.
+    """
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:
         #: The parameters for an optimizer.

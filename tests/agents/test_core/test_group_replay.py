@@ -21,7 +21,8 @@ from echoic.agents.llm import (
     TinyTransformer,
     TokenBatch,
 )
-from echoic.agents.llm.group_replay import GroupReplay, join
+from echoic.agents.llm.batch import join
+from echoic.agents.llm.group_replay import GroupReplay
 from echoic.agents.replay import PrioritizedReplayBuffer, ReplayConfig
 from echoic.errors import ArgumentError, CheckpointError
 
@@ -45,8 +46,8 @@ def batch_of(rewards: list[float], *, size: int = 2, first: int = 0) -> TokenBat
 
 
 def replay_of(**settings: Any) -> GroupReplay:
-    more = {name: settings.pop(name) for name in ("max_bytes", "seed") if name in settings}
-    return GroupReplay(ReplayConfig(**{"min_experiences": 1, **settings}), **more)
+    seed = settings.pop("seed", 0)
+    return GroupReplay(ReplayConfig(**{"min_experiences": 1, **settings}), seed=seed)
 
 
 def test_groups_are_drawn_as_often_as_the_buffer_of_steps_draws_such_scores() -> None:
@@ -76,7 +77,7 @@ def test_scores_are_distances_from_the_mean_before_and_rewards() -> None:
     replay.add(batch_of([0.0, -3.0]), version=0)
     # The first mean is the first plan.
     replay.add(batch_of([1.0]), version=1)
-    plans = [group.plan for group in replay._groups]
+    plans = replay._plans
     mean = plans[0]
     for plan in plans[1:]:
         mean = 0.5 * mean + 0.5 * plan
@@ -84,31 +85,20 @@ def test_scores_are_distances_from_the_mean_before_and_rewards() -> None:
     assert replay.scores == pytest.approx(expected, rel=1e-5)
 
 
-def test_groups_and_bytes_are_bounded_and_the_lowest_go() -> None:
+def test_groups_are_bounded_and_the_lowest_go() -> None:
     replay = replay_of(max_experiences=3, surprise_weight=0.0)
     replay.add(batch_of([1.0, 5.0, 2.0, 3.0]), version=0)
     assert sorted(replay.scores) == [2.0, 3.0, 5.0]
     replay.add(batch_of([2.0, 0.5]), version=1)
     # Of equal scores the oldest is gone.
-    assert sorted((group.added, group.batch.rewards[0]) for group in replay._groups) == [
-        (0, 3.0),
-        (0, 5.0),
-        (1, 2.0),
-    ]
-    one = replay.bytes // 3
-    small = replay_of(max_bytes=2 * one + 8, surprise_weight=0.0)
-    for version in range(10):
-        small.add(batch_of([float(version)]), version)
-        assert small.bytes <= 2 * one + 8
-    assert small.scores.tolist() == [8.0, 9.0]
+    kept = zip(replay._added.tolist(), replay._batch.rewards[::2].tolist(), strict=True)
+    assert sorted(kept) == [(0, 3.0), (0, 5.0), (1, 2.0)]
     old = replay_of(max_replay_age=2)
     for version in range(6):
         old.add(batch_of([1.0]), version)
-    assert [group.added for group in old._groups] == [3, 4, 5]
-    assert old.sample(9, version=7).lags.tolist() == [2] * 6
+    assert old._added.tolist() == [3, 4, 5]
+    assert len(old.sample(9, version=7)) == 2
     assert old.sample(9, version=8) is None
-    with pytest.raises(ArgumentError, match="max_bytes"):
-        replay_of(max_bytes=0)
 
 
 def test_what_is_drawn_is_what_was_added_and_older() -> None:
@@ -117,12 +107,11 @@ def test_what_is_drawn_is_what_was_added_and_older() -> None:
     assert replay.sample(1, version=0) is None
     replay.add(first, version=4)
     again = replay.sample(5, version=7)
-    assert again.lags.tolist() == [3] * len(again.tokens)
-    assert len(again.group_offsets) == 3, "no more than there are"
+    assert len(again.group_sizes) == 2, "no more than there are"
     both = join([first, again])
     assert both.rewards.tolist() == [*first.rewards, *again.rewards]
     assert both.importance.tolist() == [1.0] * 6 + again.importance.tolist()
-    assert np.diff(both.group_offsets).tolist() == [3] * 4
+    assert both.group_sizes.tolist() == [3] * 4
     assert both.tokens.tolist() == [*first.tokens, *again.tokens]
 
 
@@ -138,15 +127,13 @@ def test_a_saved_replay_draws_what_the_other_would_have(tmp_path: Path) -> None:
         left, right = one.sample(3, version=2), other.sample(3, version=2)
         assert left.tokens.tolist() == right.tokens.tolist()
         assert left.importance.tolist() == right.importance.tolist()
-    for part in ("tokens", "groups", "mean", "draws"):
+    for part in ("tokens", "batch", "plans", "added", "mean", "draws"):
         state = checkpoint.load(tmp_path / "replay", kind="group replay")
-        (state["groups"][0][0] if part == "tokens" else state).pop(part)
+        (state["batch"] if part == "tokens" else state).pop(part)
         checkpoint.save(tmp_path / "odd", state, kind="group replay")
         with pytest.raises(CheckpointError):
             other.load(tmp_path / "odd")
     assert other.sample(3, version=2).tokens.tolist() == one.sample(3, version=2).tokens.tolist()
-    with pytest.raises(ArgumentError, match="token_rewards in all batches or in none"):
-        join([left, dataclasses.replace(left, token_rewards=left.logprobs)])
 
 
 def trainer_of(**settings: Any) -> LLMTrainer:

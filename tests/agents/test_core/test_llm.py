@@ -121,7 +121,7 @@ def test_a_model_learns_what_is_rewarded(make: Any, learner: Any) -> None:
         # Engine and learner compute the same probabilities, after each update too.
         assert row["ratio_min"] == pytest.approx(1, abs=1e-3)
         assert row["ratio_max"] == pytest.approx(1, abs=1e-3)
-        assert row["stale_tokens"] == row["lag_max"] == 0
+        assert row["lag_max"] == 0
         # Sixteen answers share the eight tokens of two prompts, of which six are common.
         assert row["kv_reuse_rate"] > 0.4
 
@@ -503,7 +503,6 @@ def test_what_makes_no_sense_is_an_error_before_anything_runs() -> None:
     for wrong, said in (
         ({"learner": PPOConfig()}, "expected a GRPOConfig or .* as learner, got a PPOConfig"),
         ({"workers": 2}, "max_lag must be at least 1"),
-        ({"max_lag": 2, "learner": GRPOConfig(max_lag=1)}, "would learn nothing"),
         ({"backend": "threads"}, "backend must be one of processes, ray"),
         ({"steps": 0}, "steps must be at least 1"),
     ):

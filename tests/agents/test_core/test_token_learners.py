@@ -28,14 +28,12 @@ from echoic.agents.llm import (
     RLOOConfig,
     RLOOLearner,
     TokenBatch,
-    TokenLearnerConfig,
 )
 from echoic.agents.llm.loss import (
     importance_ratio,
-    recomputed,
+    score,
     token_kl,
     token_weights,
-    value_error,
 )
 from echoic.agents.updates import clipped_gain
 
@@ -126,11 +124,10 @@ def bandit(*logits: float) -> Any:
 
 def gradient(learner: Any, batch: TokenBatch) -> Any:
     """What a learner would have stepped along, in one vector."""
-    learned = learner._learned(batch)
-    work, _ = learner._prepare(batch, learned, learned.sum())
+    parts, tensors, _ = learner._prepare(batch)
     learner.optimizer.zero_grad()
-    for part in work.parts:
-        learner._loss(work, part, is_first=True)[0].backward()
+    for part in parts:
+        learner._loss(part, tensors)[0].backward()
     groups = learner.optimizer.param_groups
     stepped_on = [one for group in groups for one in group["params"] if one.grad is not None]
     found = [one.grad.flatten().clone() for one in stepped_on]
@@ -167,7 +164,7 @@ def test_batch_of_a_table_is_the_same_in_every_form(form: str) -> None:
     assert found.logprobs.tolist() == [-1] * 2 + [-2] * 3 + [-1] * 3 + [-2] * 4
     assert found.mask.tolist() == [position > 0 for n in (2, 3, 3, 4) for position in range(n)]
     assert found.rewards.tolist() == [0, 1, 1, 2]
-    assert (found.group_offsets.tolist(), found.lags.tolist()) == ([0, 2, 4], [0] * 12)
+    assert found.group_sizes.tolist() == [2, 2]
 
 
 def test_first_token_is_never_learned_from() -> None:
@@ -218,35 +215,29 @@ def test_batch_that_does_not_fit_together_is_refused(change: dict[str, Any], tex
         ({"aggregation": "mean"}, "aggregation must be one of"),
         ({"aggregation": "fixed_length"}, "fixed_length belongs"),
         ({"fixed_length": 8}, "fixed_length belongs"),
-        ({"schedule": "cosine"}, "total_steps"),
-        ({"total_steps": 5}, "has none"),
-        ({"schedule": "linear", "warmup_steps": 5, "total_steps": 5}, "come after"),
-        ({"kl_coef": 0.1, "kl_kind": "k1"}, "gradient of k1 is 0"),
-        ({"betas": (0.9, 1.0)}, "betas"),
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"gae_lambda": 1.5}, "gae_lambda must be at least 0 and at most 1"),
-        ({"value_clip": 0.0}, "value_clip must be above 0"),
         ({"distributed": "horovod"}, "distributed must be one of"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], text: str) -> None:
     with pytest.raises(ArgumentError, match=text):
-        PPOTokenConfig(**{"kl_place": "loss", **change})
+        PPOTokenConfig(**change)
     with pytest.raises(ArgumentError, match="scale must be one of"):
         GRPOConfig(scale="mean")
 
 
-def test_learning_rate_warms_up_and_goes_to_zero() -> None:
-    config = TokenLearnerConfig(learning_rate=1.0, warmup_steps=2, schedule="linear", total_steps=6)
-    assert [config.rate(step) for step in range(8)] == [0.5, 1, 1, 0.75, 0.5, 0.25, 0, 0]
-    cosine = dataclasses.replace(config, schedule="cosine")
-    assert cosine.rate(4) == pytest.approx(0.5)
-    learner = GRPOLearner(
-        tiny_llama(), GRPOConfig(learning_rate=1e-3, warmup_steps=4), device="cpu"
-    )
-    batch = rollouts(learner.policy)
-    found = [learner.update(batch)["learning_rate"] for _ in range(5)]
-    assert found == pytest.approx([2.5e-4, 5e-4, 7.5e-4, 1e-3, 1e-3])
+def test_a_schedule_of_torch_sets_the_learning_rate() -> None:
+    learner = GRPOLearner(tiny_llama(), GRPOConfig(learning_rate=1e-3), device="cpu")
+    schedule = torch.optim.lr_scheduler.LinearLR(learner.optimizer, 1.0, 0.0, total_iters=2)
+    batch, before = rollouts(learner.policy), parameters(learner)
+    learner.update(batch)
+    after = parameters(learner)
+    assert not torch.equal(after["lm_head.weight"], before["lm_head.weight"])
+    schedule.step()
+    schedule.step()
+    learner.update(batch)
+    assert all(torch.equal(one, after[name]) for name, one in parameters(learner).items())
 
 
 # Parts of the loss.
@@ -268,34 +259,28 @@ def test_ratios_are_those_of_the_primitive(level: str) -> None:
     assert found.numpy() == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
-def test_divergence_has_the_value_of_the_primitive_and_the_gradient_of_its_formula(
-    kind: str,
-) -> None:
+def test_divergence_has_the_value_of_the_primitive_and_the_gradient_of_its_formula() -> None:
     p = torch.tensor([-1.0, -2.0, -0.5], requires_grad=True)
     q = torch.tensor([-1.5, -0.7, -0.5])
-    found = token_kl(p, q, kind)
-    expected = compute_token_kl(p.detach(), q, estimator=kind, reduction="none")
+    found = token_kl(p, q)
+    expected = compute_token_kl(p.detach(), q, estimator="k3", reduction="none")
     assert torch.allclose(found.detach(), expected, atol=1e-7)
     found.sum().backward()
     by_formula = p.detach().requires_grad_()
     d = q - by_formula
-    {"k1": -d, "k2": d**2 / 2, "k3": d.exp() - 1 - d}[kind].sum().backward()
+    (d.exp() - 1 - d).sum().backward()
     assert torch.allclose(p.grad, by_formula.grad, atol=1e-6)
 
 
 def test_clip_bounds_what_can_be_gained_and_not_what_can_be_lost() -> None:
     ratio = torch.tensor([2.0, 2.0, 0.5, 0.5, 1.1])
     advantages = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0])
-    gain, low, high = clipped_gain(ratio, advantages, 0.2, 0.28)
+    gain, clipped = clipped_gain(ratio, advantages, 0.2, 0.28)
     assert gain.tolist() == pytest.approx([1.28, -2.0, 0.5, -0.8, 1.1])
-    assert (low.tolist(), high.tolist()) == (
-        [False, False, False, True, False],
-        [True, False, False, False, False],
-    )
-    free, *sides = clipped_gain(ratio, advantages, None, None)
+    assert clipped.tolist() == [True, False, False, True, False]
+    free, clipped = clipped_gain(ratio, advantages, math.inf, math.inf)
     assert torch.equal(free, ratio * advantages)
-    assert not any(side.any() for side in sides)
+    assert not clipped.any()
 
 
 def test_aggregations_weigh_tokens_as_they_say() -> None:
@@ -308,7 +293,7 @@ def test_aggregations_weigh_tokens_as_they_say() -> None:
     )
 
     def found(aggregation: Any, length: int | None = None) -> list[float]:
-        weights = token_weights(batch, batch.mask, aggregation, length)
+        weights = token_weights(batch, aggregation, length, lambda n: [n])
         assert not weights[~batch.mask].any()
         return weights[batch.mask].tolist()
 
@@ -332,11 +317,11 @@ def test_ratio_is_one_before_the_first_step_and_not_after(kind: str) -> None:
     assert first["clip_fraction"] == 0
     assert second["ratio_max"] > 1.05
     assert second["kl_behaviour"] > 1e-4
-    assert (learner.updates, learner.steps) == (2, 2)
+    assert learner.updates == 2
 
 
 def test_loss_is_that_of_the_formula_token_by_token() -> None:
-    config = GRPOConfig(kl_coef=0.1, entropy_coef=0.01, temperature=0.7)
+    config = GRPOConfig(kl_coef=0.1, temperature=0.7)
     policy = tiny_llama()
     batch = behind(rollouts(policy), 0.3)
     learner = GRPOLearner(policy, config, reference=tiny_llama(1), device="cpu")
@@ -368,12 +353,12 @@ def test_loss_is_that_of_the_formula_token_by_token() -> None:
     assert metrics["policy_loss"] == pytest.approx(-np.mean(terms), abs=1e-5)
     assert metrics["entropy"] == pytest.approx(np.mean(entropies), abs=1e-4)
     assert metrics["kl"] == pytest.approx(np.mean(divergences), rel=1e-4)
-    whole = -np.mean(terms) + 0.1 * np.mean(divergences) - 0.01 * np.mean(entropies)
+    whole = -np.mean(terms) + 0.1 * np.mean(divergences)
     assert metrics["loss"] == pytest.approx(whole, abs=1e-5)
 
 
 MICRO_BATCHES = [
-    GRPOConfig(kl_coef=0.1, entropy_coef=0.01),
+    GRPOConfig(kl_coef=0.1),
     GRPOConfig(aggregation="sequence_mean", ratio_level="sequence_mean"),
     GRPOConfig(aggregation="fixed_length", fixed_length=12, proximal="start"),
     RLOOConfig(kl_coef=0.1),
@@ -381,22 +366,18 @@ MICRO_BATCHES = [
 ]
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize(
     "config", MICRO_BATCHES, ids=["tokens", "gspo", "decoupled", "rloo", "ppo"]
 )
-def test_micro_batches_add_up_to_the_batch(config: Any, packed: bool) -> None:
+def test_micro_batches_add_up_to_the_batch(config: Any) -> None:
     learner_class = next(one for one, of in LEARNERS.values() if type(config) is of)
     batch = behind(rollouts(tiny_llama()), 0.2)
     gradients = {}
     for budget in (None, 16):
-        learner = learner_class(
-            tiny_llama(),
-            dataclasses.replace(config, max_tokens=budget, packed=packed and budget is not None),
-            device="cpu",
-        )
+        settings = dataclasses.replace(config, max_tokens=budget)
+        learner = learner_class(tiny_llama(), settings, device="cpu")
         gradients[budget] = gradient(learner, batch)
-        parts = learner._parts(batch, batch.mask)
+        parts = learner._parts(batch)
         assert len(parts) == 1 if budget is None else len(parts) >= 4
         # With what fills rows up.
         assert all(part.ids.numel() <= (budget or math.inf) for part in parts)
@@ -408,13 +389,11 @@ def test_micro_batches_add_up_to_the_batch(config: Any, packed: bool) -> None:
 @pytest.mark.parametrize("kind", ["full", "lora"])
 def test_chunks_and_checkpointing_change_the_memory_and_no_gradient(kind: str) -> None:
     config = PPOTokenConfig(
-        entropy_coef=0.01,
-        packed=True,
         lora=LoRAConfig(rank=2, targets=("lm_head", "q_proj")) if kind == "lora" else None,
     )
     batch = behind(rollouts(tiny_llama()), 0.2)
     gradients, widest, calls = {}, {}, {}
-    for chunk, checkpointing in [(None, False), (5, False), (256, True), (5, True)]:
+    for chunk, checkpointing in [(256, False), (5, False), (256, True), (5, True)]:
         settings = dataclasses.replace(config, chunk=chunk, checkpointing=checkpointing)
         model = tiny_llama()
         # Recomputed values would be others if anything were dropped.
@@ -435,12 +414,16 @@ def test_chunks_and_checkpointing_change_the_memory_and_no_gradient(kind: str) -
         )
         act = model.model.layers[0].mlp.act_fn
         act.register_forward_hook(lambda *_, layers=layers: layers.append(1))
-        with recomputed(learner._layers if checkpointing else ()):
-            found = gradient(learner, batch)
+        found = gradient(learner, batch)
         key = (chunk, checkpointing)
         gradients[key], widest[key], calls[key] = found, max(rows), len(layers)
-        assert not any("forward" in vars(layer) for layer in learner._layers)
-    exact = gradients[None, False]
+        # A copy of the model, such as an engine's, has layers of its own.
+        other = copy.deepcopy(model)
+        for one in other.model.layers.parameters():
+            one.data.zero_()
+        ids = torch.tensor([[1, 2]])
+        assert not torch.equal(other(ids).logits, model(ids).logits)
+    exact = gradients[256, False]
     assert exact.abs().max() > 1e-2
     for key, found in gradients.items():
         assert (found - exact).abs().max() < 1e-6, key
@@ -466,8 +449,8 @@ def test_logits_that_a_model_changes_are_not_computed_in_chunks() -> None:
     learner = GRPOLearner(Capped(), GRPOConfig(chunk=2), device="cpu")
     batch = rollouts(tiny_llama())
     with torch.no_grad():
-        part = learner._parts(batch, batch.mask)[0]
-        found = learner._score(learner.policy, part)[0]
+        part = learner._parts(batch)[0]
+        found = score(learner.policy, part, 1.0, learner._chunk)[0]
         ids = torch.from_numpy(batch.tokens)
         said = learner.policy(ids[None])[0].log_softmax(-1)
     assert torch.allclose(found, said[part.index - 1, part.targets], atol=1e-6)
@@ -480,54 +463,16 @@ def test_config_of_another_learner_is_refused() -> None:
 
 def test_item_longer_than_a_micro_batch_is_refused() -> None:
     learner = GRPOLearner(tiny_llama(), GRPOConfig(max_tokens=4), device="cpu")
-    with pytest.raises(ArgumentError):
+    with pytest.raises(ArgumentError, match=r"more than a micro-batch may have: max_tokens is 4"):
         learner.update(rollouts(learner.policy))
-    assert learner.steps == 0
+    assert learner.updates == 0
 
 
-def test_packing_is_refused_for_a_model_that_mixes_items() -> None:
-    with pytest.raises(ArgumentError, match="packed"):
-        GRPOLearner(torch.nn.Embedding(8, 8), GRPOConfig(packed=True), device="cpu")
-
-
-def test_stale_tokens_are_not_learned_from() -> None:
-    policy = tiny_llama()
-    batch = rollouts(policy)
-    lags = np.zeros_like(batch.lags)
-    # The second token of every item is old, and what its log-probability was is nonsense.
-    old = batch.mask & (np.arange(len(lags)) - batch.offsets[:-1][batch.items] == 3)
-    lags[old] = 4
-    logprobs = np.where(old, np.float32(-30), batch.logprobs)
-    found = GRPOLearner(policy, GRPOConfig(max_lag=3), device="cpu").update(
-        dataclasses.replace(batch, lags=lags, logprobs=logprobs)
-    )
-    assert found["stale_tokens"] == old.sum() > 0
-    assert found["tokens"] == batch.mask.sum() - old.sum()
-    assert found["ratio_max"] == pytest.approx(1, abs=1e-4)
-
-    whole = RLOOLearner(tiny_llama(), RLOOConfig(max_lag=3), device="cpu")
-    items = np.unique(batch.items[old])
-    expected = (batch.mask & ~np.isin(batch.items, items)).sum()
-    with_old = dataclasses.replace(batch, lags=lags, logprobs=logprobs)
-    assert int(whole._learned(with_old).sum()) == expected
-
-    # PPO's advantages are of all that was drawn, so those of the tokens that are left are the same.
-    advantages = {}
-    for max_lag in (None, 3):
-        config = PPOTokenConfig(max_lag=max_lag, normalize_advantages=False)
-        ppo = PPOTokenLearner(tiny_llama(), config, device="cpu")
-        torch.nn.init.ones_(ppo.value_head.weight)
-        work, _ = ppo._prepare(with_old, ppo._learned(with_old), 1)
-        advantages[max_lag] = work.tensors["advantages"]
-    assert torch.allclose(advantages[None], advantages[3], atol=1e-6)
-    assert int(sum(len(part.index) for part in work.parts)) == batch.mask.sum() - old.sum()
-
-
-def test_batch_of_old_tokens_alone_changes_nothing() -> None:
-    learner = GRPOLearner(tiny_llama(), GRPOConfig(max_lag=0, learning_rate=0.1), device="cpu")
+def test_batch_without_drawn_tokens_changes_nothing() -> None:
+    learner = GRPOLearner(tiny_llama(), GRPOConfig(learning_rate=0.1), device="cpu")
     batch = rollouts(learner.policy)
     before = parameters(learner)
-    found = learner.update(dataclasses.replace(batch, lags=batch.lags + 1))
+    found = learner.update(dataclasses.replace(batch, mask=np.zeros_like(batch.mask)))
     assert (found["stepped"], found["tokens"], learner.updates) == (0, 0, 0)
     assert all(torch.equal(before[name], one) for name, one in parameters(learner).items())
 
@@ -541,21 +486,21 @@ def test_gradient_that_is_no_number_is_an_error_before_the_step() -> None:
     with pytest.raises(FloatingPointError, match="the gradient is nan"):
         learner.update(batch)
     assert torch.equal(before, parameters(learner)["lm_head.weight"])
-    assert learner.steps == 0
+    assert learner.updates == 0
 
 
 def test_long_gradients_are_shortened() -> None:
-    def step(longest: float | None) -> float:
+    def step(longest: float) -> float:
         config = GRPOConfig(max_grad_norm=longest, learning_rate=1.0)
         learner = GRPOLearner(tiny_llama(), config, device="cpu")
         sgd = torch.optim.SGD(learner.policy.parameters(), lr=1.0)
         learner.optimizer, before = sgd, parameters(learner)
         norm = learner.update(rollouts(learner.policy))["grad_norm"]
         moved = [(one - before[name]).square().sum() for name, one in parameters(learner).items()]
-        assert float(sum(moved)) ** 0.5 == pytest.approx(min(norm, longest or norm), rel=1e-3)
+        assert float(sum(moved)) ** 0.5 == pytest.approx(min(norm, longest), rel=1e-3)
         return norm
 
-    assert step(None) == pytest.approx(step(1e-3))
+    assert step(math.inf) == pytest.approx(step(1e-3))
 
 
 # Off policy.
@@ -566,7 +511,12 @@ def off_policy_gradient(level: str) -> tuple[Any, Any]:
     logits, old = [0.3, -0.2, 0.5], torch.tensor([1.0, 0.0, -1.0]).log_softmax(-1)
     learner = GRPOLearner(
         bandit(*logits),
-        GRPOConfig(clip_low=None, clip_high=None, ratio_level=level, aggregation="sequence_mean"),
+        GRPOConfig(
+            clip_low=math.inf,
+            clip_high=math.inf,
+            ratio_level=level,
+            aggregation="sequence_mean",
+        ),
         device="cpu",
     )
     # Groups of one answer have no baseline of their own, so this one is given.
@@ -612,9 +562,7 @@ def test_decoupled_objective_clips_from_where_the_update_began() -> None:
         group_sizes=[2, 2],
     )
     plain, decoupled = (
-        GRPOLearner(
-            bandit(0.3, -0.2), GRPOConfig(proximal=proximal, max_importance=2.0), device="cpu"
-        ).update(batch)
+        GRPOLearner(bandit(0.3, -0.2), GRPOConfig(proximal=proximal), device="cpu").update(batch)
         for proximal in ("behaviour", "start")
     )
     assert plain["clip_fraction"] == 3 / 4
@@ -635,21 +583,19 @@ def draws(policy: Any, count: int, size: int, seed: int) -> TokenBatch:
     p = logprobs.exp().numpy()
     arms = rng.choice(len(p), size=count * size, p=p / p.sum())
     earned = np.array([1.0, 0.25, -0.5, 0.0])
-    return TokenBatch(
-        tokens=np.stack([np.zeros_like(arms), arms], 1).reshape(-1),
-        logprobs=np.stack([np.zeros(len(arms)), logprobs.numpy()[arms]], 1).reshape(-1),
-        mask=np.tile([False, True], len(arms)),
-        offsets=np.arange(0, 2 * len(arms) + 1, 2),
+    return TokenBatch.from_items(
+        tokens=np.stack([np.zeros_like(arms), arms], 1),
+        logprobs=np.stack([np.zeros(len(arms)), logprobs.numpy()[arms]], 1),
+        mask=np.tile([False, True], (len(arms), 1)),
         rewards=earned[arms],
-        group_offsets=np.arange(0, len(arms) + 1, size),
-        lags=np.zeros(2 * len(arms), np.int64),
+        group_sizes=np.full(count, size),
     )
 
 
 def test_rloo_takes_the_mean_of_the_others() -> None:
     learner = RLOOLearner(bandit(0, 0), device="cpu")
     rewards = np.array([1.0, 2.0, 6.0, 0.0, 4.0, 7.0])
-    found = learner.advantages(rewards, np.array([0, 3, 5, 6]))
+    found = learner.advantages(rewards, np.array([3, 2, 1]))
     others = [(2 + 6) / 2, (1 + 6) / 2, (1 + 2) / 2, 4, 0]
     assert found.tolist() == pytest.approx([*(rewards[:5] - others), 0])
 
@@ -694,8 +640,8 @@ def test_divergence_in_the_reward_is_taken_from_whole_answers() -> None:
         rewards=[1.0, 0.0],
         group_sizes=[2],
     )
-    work, _ = learner._prepare(batch, batch.mask, 4)
-    advantages = work.tensors["advantages"][batch.offsets[:-1]].tolist()
+    _, tensors, _ = learner._prepare(batch)
+    advantages = tensors["advantages"][batch.offsets[:-1]].tolist()
     d = p - q
     earned = np.array([1 - 0.5 * (d[0] + d[1]), -0.5 * 2 * d[1]])
     assert advantages == pytest.approx([earned[0] - earned[1], earned[1] - earned[0]], abs=1e-6)
@@ -719,7 +665,7 @@ def turns() -> TokenBatch:
 
 
 def test_ppo_has_the_advantages_of_gae_over_drawn_tokens() -> None:
-    config = PPOTokenConfig(gamma=0.9, gae_lambda=0.8, normalize_advantages=False, value_clip=0.1)
+    config = PPOTokenConfig(gamma=0.9, gae_lambda=0.8)
     learner = PPOTokenLearner(tiny_llama(), config, device="cpu")
     torch.manual_seed(1)
     for one in learner.value_head.parameters():
@@ -730,7 +676,7 @@ def test_ppo_has_the_advantages_of_gae_over_drawn_tokens() -> None:
     unit = torch.nn.functional.normalize(hidden, dim=-1)
     before = learner.value_head(unit).detach().view(2, 9)
 
-    work, metrics = learner._prepare(batch, batch.mask, 8)
+    _, tensors, metrics = learner._prepare(batch)
     earned = [[0, 0.5, 0, 1], [0, -1, 0, 0.25]]
     drawn = [2, 3, 6, 7]
     returns, values = [], []
@@ -742,41 +688,36 @@ def test_ppo_has_the_advantages_of_gae_over_drawn_tokens() -> None:
             error = earned[item][step] + 0.9 * value[step + 1] - value[step]
             advantage = error + 0.9 * 0.8 * advantage
             place = 9 * item + drawn[step]
-            assert float(work.tensors["advantages"][place]) == pytest.approx(advantage, abs=1e-5)
-            assert float(work.tensors["returns"][place]) == pytest.approx(
-                advantage + value[step], abs=1e-5
-            )
+            expected = advantage + value[step]
+            assert float(tensors["returns"][place]) == pytest.approx(expected, abs=1e-5)
             returns.append(advantage + value[step])
             values.append(value[step])
     explained = 1 - np.var(np.subtract(returns, values)) / np.var(returns)
     assert metrics["explained_variance"] == pytest.approx(explained, abs=1e-5)
-    assert not work.tensors["advantages"][~torch.from_numpy(batch.mask)].any()
-    # The loss of the values: at first nothing has moved; further off than 0.1 the larger counts.
-    part = work.parts[0]
-    now = work.tensors["values"][part.index] + 0.3
-    target = work.tensors["returns"][part.index]
-    worse = torch.maximum((now - target) ** 2, (now - 0.2 - target) ** 2)
-    old = work.tensors["values"][part.index]
-    assert torch.allclose(value_error(now, old, target, 0.1), worse / 2)
+    plain = np.subtract(returns, values)
+    scaled = (plain - plain.mean()) / plain.std()
+    # From the last token of an item to its first.
+    found = tensors["advantages"][batch.mask].view(2, 4).flip(1).flatten()
+    assert found.numpy() == pytest.approx(scaled, abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", LEARNERS)
 def test_nothing_is_learned_from_tokens_of_tools_and_prompts(kind: str) -> None:
     """What they earned, how likely they were and what they are called changes no gradient."""
     learner_class, config = LEARNERS[kind]
-    batch = dataclasses.replace(turns(), group_offsets=np.array([0, 2]))
+    batch = dataclasses.replace(turns(), group_sizes=np.array([2]))
     logprobs = np.where(batch.mask, batch.logprobs, np.float32(-20))
     other = dataclasses.replace(batch, logprobs=logprobs)
     learner = learner_class(tiny_llama(), config(), device="cpu")
     found = gradient(learner, batch)
     assert torch.equal(found, gradient(learner, other))
     assert float(found.abs().max()) > 1e-3
-    work, _ = learner._prepare(batch, batch.mask, 8)
-    assert work.parts[0].index.tolist() == np.flatnonzero(batch.mask).tolist()
+    parts, _, _ = learner._prepare(batch)
+    assert parts[0].index.tolist() == np.flatnonzero(batch.mask).tolist()
 
 
 def test_values_learn_to_explain_what_can_be_known_and_nothing_else() -> None:
-    config = PPOTokenConfig(gae_lambda=1.0, value_learning_rate=0.1, value_clip=None)
+    config = PPOTokenConfig(gae_lambda=1.0, value_learning_rate=0.1)
     learner = PPOTokenLearner(tiny_llama(), config, device="cpu")
     # The prompt says which half of the reward it is; the rest is a coin.
     batch = TokenBatch.from_items(
@@ -824,20 +765,15 @@ def test_learner_learns_to_say_a_token(kind: str) -> None:
     assert np.mean(earned[-3:]) > 0.9
 
 
-def test_entropy_bonus_flattens_and_divergence_holds_back() -> None:
-    batch = None
+def test_divergence_holds_back() -> None:
     found = {}
-    for name, config in {
-        "plain": GRPOConfig(learning_rate=1e-2, epochs=8),
-        "entropy": GRPOConfig(learning_rate=1e-2, epochs=8, entropy_coef=1.0),
-        "kl": GRPOConfig(learning_rate=1e-2, epochs=8, kl_coef=5.0),
-    }.items():
+    for kl_coef in (0.0, 5.0):
+        config = GRPOConfig(learning_rate=1e-2, epochs=8, kl_coef=kl_coef)
         learner = GRPOLearner(tiny_llama(), config, device="cpu")
-        batch = batch or rollouts(learner.policy)
+        batch = rollouts(tiny_llama())
         learner.update(batch)
-        found[name] = learner.update(batch)
-    assert found["entropy"]["entropy"] > found["plain"]["entropy"] + 0.05
-    assert found["kl"]["kl_behaviour"] < found["plain"]["kl_behaviour"] / 2
+        found[kl_coef] = learner.update(batch)["kl_behaviour"]
+    assert found[5.0] < found[0.0] / 2
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")
@@ -925,8 +861,6 @@ def test_learner_that_goes_on_from_a_file_is_bit_for_bit_the_one_that_never_stop
         pytest.importorskip("peft")
     config = GRPOConfig(
         learning_rate=1e-2,
-        schedule="linear",
-        total_steps=8,
         epochs=2,
         max_tokens=24,
         kl_coef=0.1 if kind == "reference" else 0.0,
@@ -939,23 +873,13 @@ def test_learner_that_goes_on_from_a_file_is_bit_for_bit_the_one_that_never_stop
             model = model.to(torch.bfloat16)
         return GRPOLearner(model, config, device="cpu")
 
-    def step(one: GRPOLearner) -> None:
-        # Chance is the process's, as it is a worker's in the same process.
-        one.update(rollouts(one.policy, seed=int(torch.randint(1000, ()))))
-
-    straight = learner()
-    torch.manual_seed(5)
-    for _ in range(2):
-        step(straight)
-    first = learner()
-    torch.manual_seed(5)
-    step(first)
-    first.save(tmp_path / "learner.ckpt")
-    second = learner()
-    torch.manual_seed(99)
+    straight, second = learner(), learner()
+    straight.update(rollouts(straight.policy))
+    straight.save(tmp_path / "learner.ckpt")
     second.load(tmp_path / "learner.ckpt")
-    assert (second.updates, second.steps) == (1, 2)
-    step(second)
+    assert second.updates == 1
+    for one in (straight, second):
+        one.update(rollouts(one.policy, seed=1))
     expected, found = parameters(straight), parameters(second)
     assert all(torch.equal(expected[name], found[name]) for name in expected)
     start = parameters(learner())
@@ -1035,12 +959,9 @@ def test_a_policy_that_is_its_own_reference_still_learns() -> None:
     assert learner._reference is not policy
 
 
-@pytest.mark.parametrize(
-    "name", ["warmup_steps", "max_lag", "epochs", "max_tokens", "total_steps", "fixed_length"]
-)
+@pytest.mark.parametrize("name", ["epochs", "max_tokens", "chunk", "fixed_length"])
 @pytest.mark.parametrize("value", [2.0, True])
 def test_what_is_counted_is_a_whole_number(name: str, value: Any) -> None:
-    extra: dict[str, Any] = {"total_steps": {"schedule": "linear"}}.get(name, {})
-    extra |= {"fixed_length": {"aggregation": "fixed_length"}}.get(name, {})
+    extra: Any = {"aggregation": "fixed_length"} if name == "fixed_length" else {}
     with pytest.raises(ArgumentError, match=f"{name} must be a whole number"):
         GRPOConfig(**{name: value}, **extra)

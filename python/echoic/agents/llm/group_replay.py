@@ -4,15 +4,13 @@ A group's score is ``surprise_weight · ‖τ − τ̄‖² + reward_weight · |
 :class:`~echoic.agents.replay.PrioritizedReplayBuffer`, and so is the law of draws and importance
 weights, with one tier. τ is the mean of the group's plans, or without plans the encoding of its
 tokens that were not drawn; τ̄ is the moving mean of all τ; ``|r|`` is the mean over items. Scores
-are always those of the current τ̄.
-
-Invariant: there are at most ``max_experiences`` groups, of at most ``max_bytes`` in all. Of more
-the one with the lowest score is removed, and of equal scores the oldest.
+are always those of the current τ̄. Of more than ``max_experiences`` groups the one with the lowest
+score is removed, and of equal scores the oldest.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,13 +18,12 @@ import numpy as np
 from echoic.agents import checkpoint
 from echoic.agents.environments.base import TextEncoder
 from echoic.agents.kernels import priority_sample
-from echoic.agents.llm.batch import OF_TOKENS, TokenBatch, offsets_of
+from echoic.agents.llm.batch import TokenBatch, join
 from echoic.agents.replay import SurpriseCalculator
-from echoic.errors import ArgumentError, CheckpointError
+from echoic.errors import CheckpointError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
 
     from echoic.agents.llm.soft_prefix import PlanPrefix
     from echoic.agents.replay import ReplayConfig
@@ -39,20 +36,6 @@ _KIND = "group replay"
 _DIMS = 64
 
 
-@dataclass(frozen=True)
-class _Group:
-    """A batch of one group, its plan, and the version of the learner that it was added at."""
-
-    batch: TokenBatch
-    plan: Array
-    added: int
-
-    @property
-    def bytes(self) -> int:
-        arrays = [*vars(self.batch).values(), *(self.batch.plans or ()), self.plan]
-        return sum(one.nbytes for one in arrays if isinstance(one, np.ndarray))
-
-
 class GroupReplay:
     """Groups that a token learner learned from.
 
@@ -60,8 +43,6 @@ class GroupReplay:
         config: Scores and the law of draws; ``max_experiences`` counts groups, ``max_replay_age``
             updates. Its tiers are not used.
         plans: The soft prefix whose plans are scored; None scores encodings of tokens.
-        max_bytes: Most bytes of all groups.
-        seed: Seed of the draws.
 
     >>> from echoic.agents.replay import ReplayConfig
     >>> batch = TokenBatch.from_items(
@@ -71,65 +52,48 @@ class GroupReplay:
     >>> replay = GroupReplay(ReplayConfig(min_experiences=1))
     >>> replay.add(batch, version=3)
     >>> again = replay.sample(1, version=5)
-    >>> again.lags.tolist(), again.importance.tolist()
-    ([2, 2, 2, 2], [1.0, 1.0])
+    >>> again.tokens.tolist(), again.importance.tolist()
+    ([5, 1, 5, 3], [1.0, 1.0])
     """
 
     def __init__(
-        self,
-        config: ReplayConfig,
-        *,
-        plans: PlanPrefix | None = None,
-        max_bytes: int = 256 << 20,
-        seed: int = 0,
+        self, config: ReplayConfig, *, plans: PlanPrefix | None = None, seed: int = 0
     ) -> None:
-        if max_bytes < 1:
-            raise ArgumentError(f"max_bytes must be at least 1, not {max_bytes}")
         self.config = config
-        self._plans, self._max_bytes, self._seed, self._draws = plans, max_bytes, seed, 0
+        self._prefix, self._seed, self._draws = plans, seed, 0
         dims = _DIMS if plans is None else plans.config.embedding_dim
         self._calculator = SurpriseCalculator(config, dims)
-        self._groups: list[_Group] = []
+        # All groups, that of the oldest first.
+        nothing: Any = {name: [] for name in ("tokens", "logprobs", "mask", "rewards")}
+        self._batch = TokenBatch.from_items(**nothing, group_sizes=[])
+        # The plan of each, and the version of the learner that it was added at.
+        self._plans = np.zeros((0, dims), np.float32)
+        self._added = np.zeros(0, np.int64)
 
     def __len__(self) -> int:
         """Return the number of groups."""
-        return len(self._groups)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all groups."""
-        return sum(group.bytes for group in self._groups)
+        return len(self._added)
 
     @property
     def scores(self) -> Array:
         """Scores by the current mean, that of the oldest group first."""
-        plans = np.array([group.plan for group in self._groups]).reshape(len(self), -1)
-        rewards = [np.abs(group.batch.rewards).mean() for group in self._groups]
-        return np.asarray(self._calculator.compute_surprise_score(plans, rewards))
+        rewards = _means(np.abs(self._batch.rewards), self._batch)
+        return np.asarray(self._calculator.compute_surprise_score(self._plans, rewards))
 
     def add(self, batch: TokenBatch, version: int) -> None:
-        """Keep the groups of the batch that a version of the learner gets, within the bounds."""
-        made = self._made(batch)
+        """Keep the groups of the batch that a version of the learner gets, within the bound."""
+        plans = self._plans_of(batch)
         self._expire(version)
-        self._groups += [_Group(_part(batch, i), plan, version) for i, plan in enumerate(made)]
+        self._batch = join([self._batch, batch])
+        self._plans = np.concatenate([self._plans, plans])
+        self._added = np.concatenate([self._added, np.full(len(plans), version)])
         # Scored before: a plan that has moved the mean looks less surprising.
-        order = np.argsort(self.scores, kind="stable").tolist()
-        self._calculator.update_ema_plan(made)
-        excess = len(self) - self.config.max_experiences
-        left, gone = self.bytes, set[int]()
-        for index in order:
-            if len(gone) >= excess and left <= self._max_bytes:
-                break
-            gone.add(index)
-            left -= self._groups[index].bytes
-        self._groups = [group for index, group in enumerate(self._groups) if index not in gone]
+        order = np.argsort(self.scores, kind="stable")
+        self._calculator.update_ema_plan(plans)
+        self._keep(np.sort(order[max(0, len(self) - self.config.max_experiences) :]))
 
     def sample(self, count: int, version: int) -> TokenBatch | None:
-        """Draw groups with replacement, at most as many as there are.
-
-        Args:
-            count: Number of groups.
-            version: The learner's, by which tokens are old.
+        """Draw groups with replacement, at most as many as there are, for a learner's version.
 
         Returns:
             A batch with importance weights; None below ``min_experiences``.
@@ -147,19 +111,19 @@ class GroupReplay:
             importance_beta=config.importance_sampling_beta,
             seed=int(state[0]),
         )
-        batches = []
-        for index, weight in zip(drawn.tolist(), weights.tolist(), strict=True):
-            group = self._groups[index]
-            lags = group.batch.lags + version - group.added
-            importance = np.full(len(group.batch), weight)
-            batches.append(replace(group.batch, lags=lags, importance=importance))
-        return join(batches)
+        batch = self._batch.take(drawn)
+        return replace(batch, importance=np.repeat(weights, batch.group_sizes))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the groups, the mean and the state of the draws to a file."""
-        groups = [[vars(group.batch), group.plan, group.added] for group in self._groups]
-        state = {"mean": self._calculator.tracker.state_dict(), "draws": self._draws}
-        checkpoint.save(path, {**state, "groups": groups}, kind=_KIND)
+        state = {
+            "batch": vars(self._batch),
+            "plans": self._plans,
+            "added": self._added,
+            "mean": self._calculator.tracker.state_dict(),
+            "draws": self._draws,
+        }
+        checkpoint.save(path, state, kind=_KIND)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a file of :meth:`save`.
@@ -168,18 +132,23 @@ class GroupReplay:
             CheckpointError: If it is damaged, or of plans of another size. Nothing was changed.
         """
         state = checkpoint.load(path, kind=_KIND)
-        tracker, dims = self._calculator.tracker, self._calculator.latent_dim
+        tracker = self._calculator.tracker
         with checkpoint.all_or_nothing(tracker.load_state_dict, tracker.state_dict(), kind=_KIND):
-            groups = [_Group(TokenBatch(**batch), *rest) for batch, *rest in state["groups"]]
-            if any(group.plan.shape != (dims,) for group in groups):
-                raise CheckpointError(f"{path} has other plans: expected {dims} numbers each")
-            draws = int(state["draws"])
+            batch = TokenBatch(**state["batch"])
+            plans, added, draws = state["plans"], state["added"], int(state["draws"])
+            groups = len(batch.group_sizes)
+            if (plans.shape, len(added)) != ((groups, self._calculator.latent_dim), groups):
+                raise CheckpointError(f"{path} has plans of another size, or not one for a group")
             tracker.load_state_dict(state["mean"])
-        self._draws, self._groups = draws, groups
+        self._batch, self._plans, self._added, self._draws = batch, plans, added, draws
 
     def _expire(self, version: int) -> None:
-        oldest = version - self.config.max_replay_age
-        self._groups = [group for group in self._groups if group.added >= oldest]
+        self._keep(np.flatnonzero(self._added >= version - self.config.max_replay_age))
+
+    def _keep(self, groups: Array) -> None:
+        if len(groups) < len(self):
+            self._batch = self._batch.take(groups)
+            self._plans, self._added = self._plans[groups], self._added[groups]
 
     def _logits(self) -> Array:
         scores, config = self.scores, self.config
@@ -192,55 +161,20 @@ class GroupReplay:
         standard = (scores - scores.mean()) / (spread if spread > 0 else 1.0)
         return np.asarray(standard.clip(-config.score_clip, config.score_clip))
 
-    def _made(self, batch: TokenBatch) -> Array:
+    def _plans_of(self, batch: TokenBatch) -> Array:
         """Return τ of each group."""
-        if self._plans is not None:
-            each = self._plans.means(batch)
+        if self._prefix is not None:
+            each = self._prefix.means(batch)
         else:
             parts = map(slice, batch.offsets[:-1], batch.offsets[1:])
             given = (batch.tokens[part][~batch.mask[part]] for part in parts)
             text = TextEncoder(_DIMS)
             each = np.array([text(" ".join(map(str, tokens))) for tokens in given])
-        sums = np.add.reduceat(each, batch.group_offsets[:-1])
-        return np.asarray(sums / np.diff(batch.group_offsets)[:, None], np.float32)
+        return _means(each, batch).astype(np.float32)
 
 
-def _part(batch: TokenBatch, group: int) -> TokenBatch:
-    """Return a batch of one group of a batch."""
-    first, end = batch.group_offsets[group : group + 2].tolist()
-    begin, stop = batch.offsets[[first, end]].tolist()
-
-    def cut(name: str) -> Any:
-        column = getattr(batch, name)
-        return None if column is None else column[begin:stop]
-
-    return TokenBatch(
-        **{name: cut(name) for name in OF_TOKENS},
-        offsets=batch.offsets[first : end + 1] - begin,
-        rewards=batch.rewards[first:end],
-        group_offsets=np.array([0, end - first]),
-        plans=None if batch.plans is None else batch.plans[first:end],
-    )
-
-
-def join(batches: Sequence[TokenBatch]) -> TokenBatch:
-    """Return batches as one; items without an importance weight have 1."""
-
-    def joined(name: str) -> Any:
-        columns = [getattr(batch, name) for batch in batches]
-        absent = [column is None for column in columns]
-        if any(absent) and not all(absent):
-            raise ArgumentError(f"expected {name} in all batches or in none")
-        return None if absent[0] else np.concatenate(columns)
-
-    weights = [np.ones(len(one)) if one.importance is None else one.importance for one in batches]
-    plans = [one.plans or (None,) * len(one) for one in batches]
-    return TokenBatch(
-        **{name: joined(name) for name in (*OF_TOKENS, "rewards")},
-        offsets=offsets_of(np.concatenate([one.lengths for one in batches])),
-        group_offsets=offsets_of(np.concatenate([np.diff(one.group_offsets) for one in batches])),
-        plans=tuple(row for of in plans for row in of)
-        if any(one.plans for one in batches)
-        else None,
-        importance=np.concatenate(weights),
-    )
+def _means(of_items: Array, batch: TokenBatch) -> Array:
+    """Return the mean of each group."""
+    sizes = batch.group_sizes
+    parts = np.split(of_items, np.cumsum(sizes)[:-1]) if len(sizes) else []
+    return np.array([part.mean(0) for part in parts])

@@ -1,8 +1,4 @@
-"""LoRA by peft: learn a small addition to a frozen model instead of the model.
-
-peft is imported when a function first needs it. A model with adapters is its own reference: with
-them off (``model.disable_adapter()``), it is the original model.
-"""
+"""LoRA by peft: learn a small addition to a frozen model instead of the model."""
 
 from __future__ import annotations
 
@@ -28,8 +24,6 @@ class LoRAConfig:
     alpha: float = 16.0
     #: Names of linear layers, or all of them but the output layer.
     targets: str | tuple[str, ...] = "all-linear"
-    #: For A's first values. B begins with zeros, so that nothing changes at first.
-    seed: int = 0
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -39,37 +33,29 @@ class LoRAConfig:
             raise ArgumentError('targets name at least one layer, or are "all-linear"')
 
 
-def add_lora(model: Any, config: LoRAConfig | None = None) -> Any:
+def add_lora(model: Any, config: LoRAConfig) -> Any:
     """Put adapters into a transformers model, freeze all else, and return the model to train.
 
-    The layers of ``model`` itself are replaced: use what is returned from here on. The same seed
-    gives the same adapters, and the process-wide generator is left as it was.
+    The layers of ``model`` itself are replaced. The same model gets the same adapters.
 
     Raises:
         ArgumentError: If the model has adapters already, or lacks all targets.
     """
     from peft import LoraConfig, get_peft_model
 
-    found = config or LoRAConfig()
     if has_lora(model):
         raise ArgumentError("the model has adapters already; add them once")
-    targets = found.targets if isinstance(found.targets, str) else list(found.targets)
-    settings = LoraConfig(
-        r=found.rank,
-        lora_alpha=found.alpha,
-        target_modules=targets,
-        # Learners compare probabilities with those of the actors, so nothing is dropped at random.
-        lora_dropout=0.0,
-        bias="none",
-    )
+    targets = config.targets if isinstance(config.targets, str) else list(config.targets)
+    # Learners compare probabilities with those of the actors, so nothing is dropped at random.
+    settings = LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules=targets)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # peft uses a name that transformers warns about, since it is deprecated.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-        torch.manual_seed(found.seed)
+        torch.manual_seed(0)
         try:
             return get_peft_model(model, settings)
         except ValueError as error:
-            raise ArgumentError(f"no adapters for targets {found.targets!r}: {error}") from error
+            raise ArgumentError(f"no adapters for targets {config.targets!r}: {error}") from error
 
 
 def has_lora(model: Any) -> bool:

@@ -1,23 +1,14 @@
 """The inputs and outputs of a token model, and the parts of its loss.
 
-*Padded*: a row for each item, filled up on the right, which a causal model does not attend to.
-*Packed*: all items in one row without gaps, each with positions from 0 on, for models that keep
-such items apart (:func:`keeps_apart` tests that).
-
-Functions of the loss take a value for each learned token and return one. How much each counts is
-decided once for a whole batch (:func:`token_weights`), so that the losses of micro-batches add up.
-
-Invariants of a :class:`MicroBatch`:
-
-1. ``index`` names learned tokens of the flat batch in rising order, and ``targets`` are those.
-2. The output at ``(rows[i], columns[i])`` is what the model expects after all that precedes token
-   ``index[i]`` in its item, and nothing else.
+An item has a row, filled up on the right, which a causal model does not attend to. Functions of the
+loss take a value for each learned token and return one. How much each counts is decided once for a
+whole batch (:func:`token_weights`), so that the losses of micro-batches add up.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -29,7 +20,7 @@ from echoic.agents.devices import put
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
 
     from torch import Tensor
 
@@ -37,79 +28,63 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["importance_ratio", "token_kl", "token_weights", "value_error"]
+__all__ = ["importance_ratio", "token_kl", "token_weights"]
 
-# Nothing in evaluation mode is random, so no generator has to be put back.
-_RECOMPUTE = {"use_reentrant": False, "preserve_rng_state": False}
+# Runs a function again for its gradient. Nothing in evaluation mode is random, so no generator has
+# to be put back.
+_twice = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
     """Items that go through the model together."""
 
-    #: Token numbers, (rows, places).
+    #: Token numbers, (items, places).
     ids: Tensor
-    #: The place of each token in its item, for packed items.
-    positions: Tensor | None
-    #: Where the output for each learned token is.
+    #: Where the outputs are that expect the learned tokens, (learned,).
     rows: Tensor
     columns: Tensor
     #: Which tokens those are, (learned,).
     targets: Tensor
-    #: Where they are in the flat batch, (learned,).
+    #: Where they are in the flat batch, in rising order, (learned,).
     index: Tensor
-    #: The item of each, counted from 0 in this micro-batch, (learned,).
-    items: Tensor
-    #: How many items there are.
-    size: int
 
 
-def lay_out(
-    batch: TokenBatch, mask: Array, items: Array, *, packed: bool, device: torch.device
-) -> MicroBatch:
-    """Lay out ``items`` (rising numbers) for a model; ``mask`` marks the learned tokens.
-
-    Without items there is one token, which nothing is learned from.
-    """
+def lay_out(batch: TokenBatch, items: Array, device: torch.device) -> MicroBatch:
+    """Lay out ``items`` (rising numbers), or one token that nothing is learned from without any."""
     lengths = batch.lengths[items]
-    ends = np.cumsum(lengths)
-    local = np.repeat(np.arange(len(items)), lengths)
-    position = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
-    flat = position + np.repeat(batch.offsets[:-1][items], lengths)
-    if packed:
-        row, column, shape = np.zeros_like(local), np.arange(len(local)), (1, max(1, len(local)))
-    else:
-        row, column, shape = local, position, (max(1, len(items)), int(lengths.max(initial=1)))
-    ids, positions = np.zeros((2, *shape), np.int64)
-    ids[row, column], positions[row, column] = batch.tokens[flat], position
+    row = np.repeat(np.arange(len(items)), lengths)
+    column = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    flat = column + np.repeat(batch.offsets[:-1][items], lengths)
+    ids = np.zeros((max(1, len(items)), lengths.max(initial=1)), np.int64)
+    targets = ids[row, column] = batch.tokens[flat]
     # A token is predicted at the one before it.
-    of_tokens = {"rows": row, "columns": column - 1, "index": flat, "items": local}
-    of_tokens["targets"] = batch.tokens[flat]
-    learned = {name: put(one[mask[flat]], np.int64, device) for name, one in of_tokens.items()}
-    ids, positions = (put(one, np.int64, device) for one in (ids, positions))
-    return MicroBatch(ids, positions if packed else None, size=len(items), **learned)
+    of_tokens = {"rows": row, "columns": column - 1, "targets": targets, "index": flat}
+    learned = {
+        name: put(one[batch.mask[flat]], np.int64, device) for name, one in of_tokens.items()
+    }
+    return MicroBatch(put(ids, np.int64, device), **learned)
 
 
 def score(
     policy: Any,
     part: MicroBatch,
     temperature: float,
-    *,
-    with_entropy: bool = False,
     chunk: int | None = None,
     value_head: Any = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return log-probabilities, entropies and values at a micro-batch's learned tokens, (learned,).
+    """Return log-probabilities, entropies (without a gradient) and values, (learned,).
 
-    Entropies carry a gradient if ``with_entropy``. All is in float32 at least, whatever the
-    model's dtype: ratios of probabilities lose their meaning in 8 bits.
-
-    Logits are computed at the learned tokens alone, as prompts are often longer than answers. With
-    ``chunk`` they are computed for this many tokens at a time, and again for the gradient.
+    All is in float32 at least: ratios of probabilities lose their meaning in 8 bits. Logits are
+    computed at the learned tokens alone, and with ``chunk`` for this many of them at a time, and
+    again for the gradient.
     """
     head = output_layer(policy)
     scored: list[tuple[Tensor, Tensor]] = []
     values: list[Tensor] = []
+
+    def scores(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return _of_logits(head.forward(hidden), targets, temperature)
 
     def instead(_head: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
         """Take the hidden states before the output layer, and give it what it has to compute."""
@@ -119,38 +94,27 @@ def score(
             values.append(value_head(nn.functional.normalize(hidden.float(), dim=-1))[:, 0])
         if chunk is None:
             return (hidden[None],)
-
-        def scores(some: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-            return _of_logits(head.forward(some), targets, temperature, with_entropy)
-
+        scores_of = partial(_twice, scores) if len(hidden) > chunk else scores
         for some, targets in zip(hidden.split(chunk), part.targets.split(chunk), strict=True):
-            if len(hidden) > chunk and torch.is_grad_enabled():
-                scored.append(checkpoint(scores, some, targets, **_RECOMPUTE))
-            else:
-                scored.append(scores(some, targets))
+            scored.append(scores_of(some, targets))
         return (hidden[None, :0],)
 
     if head is None:
-        logits = _outputs(policy, part.ids, part.positions)[part.rows, part.columns]
+        logits = _outputs(policy, part.ids)[part.rows, part.columns]
     else:
-        hook = head.register_forward_pre_hook(instead)
-        try:
-            logits = _outputs(policy, part.ids, part.positions)[0]
-        finally:
-            hook.remove()
+        with head.register_forward_pre_hook(instead):
+            logits = _outputs(policy, part.ids)[0]
     if not scored:
-        scored.append(_of_logits(logits, part.targets, temperature, with_entropy))
+        scored.append(_of_logits(logits, part.targets, temperature))
     logprobs, entropy = (torch.cat(of) for of in zip(*scored, strict=True))
     return logprobs, entropy, values[0] if values else None
 
 
-def _of_logits(
-    logits: Tensor, targets: Tensor, temperature: float, with_entropy: bool
-) -> tuple[Tensor, Tensor]:
+def _of_logits(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
     norm = logits.logsumexp(-1)
     logprobs = logits.gather(-1, targets[:, None])[:, 0] - norm
-    with torch.set_grad_enabled(with_entropy and torch.is_grad_enabled()):
+    with torch.no_grad():
         # A token that can't be drawn adds nothing, where 0 · ∞ would be no number.
         reachable = logits.masked_fill(logits == -torch.inf, 0)
         entropy = norm - (logits.softmax(-1) * reachable).sum(-1)
@@ -177,31 +141,18 @@ def make_value_head(policy: Any, device: torch.device) -> nn.Linear:
     return layer
 
 
-@contextmanager
-def recomputed(layers: Sequence[Any]) -> Iterator[None]:
-    """Let ``layers`` keep their inputs only in this block, and run again for the gradient.
+def recompute(layers: list[Any]) -> None:
+    """Let layers keep their inputs only, and run again for the gradient.
 
     A model's own gradient checkpointing needs its training mode, which has dropout.
     """
-
-    def twice(forward: Any) -> Any:
-        def run(*args: Any, **named: Any) -> Any:
-            if torch.is_grad_enabled():
-                return checkpoint(forward, *args, **_RECOMPUTE, **named)
-            return forward(*args, **named)
-
-        return run
-
-    own = [vars(layer).get("forward") for layer in layers]
+    if not layers:
+        raise ArgumentError(
+            "checkpointing needs a model of transformers, or one that has the names of its layers' "
+            "classes in _no_split_modules"
+        )
     for layer in layers:
-        layer.forward = twice(layer.forward)
-    try:
-        yield
-    finally:
-        for layer, forward in zip(layers, own, strict=True):
-            del layer.forward
-            if forward is not None:
-                layer.forward = forward
+        layer.forward = partial(_twice, layer.forward)
 
 
 def decoder_layers(policy: Any) -> list[Any]:
@@ -213,75 +164,47 @@ def decoder_layers(policy: Any) -> list[Any]:
 def can_split(policy: Any, device: torch.device) -> bool:
     """Whether a model's logits are its output layer's: not if it caps or scales them."""
     head = output_layer(policy)
-    if head is None:
-        return False
     seen: list[Tensor] = []
-    hook = head.register_forward_hook(lambda _head, _inputs, output: seen.append(output))
-    try:
-        with torch.no_grad():
-            logits = _outputs(policy, torch.tensor([[0, 1, 0]], device=device), None)
-    finally:
-        hook.remove()
+    if head is not None:
+        keep = head.register_forward_hook(lambda _head, _inputs, output: seen.append(output))
+        with keep, torch.no_grad():
+            logits = _outputs(policy, torch.tensor([[0, 1, 0]], device=device))
     return len(seen) == 1 and torch.equal(seen[0].float(), logits.float())
 
 
-def keeps_apart(policy: Any, device: torch.device) -> bool:
-    """Whether a model that reads two packed items sees only its own in each of them."""
-    first, second = [1, 0, 1], [0, 1]
-    row = torch.tensor([first + second], device=device)
-    positions = torch.tensor([[0, 1, 2, 0, 1]], device=device)
-    try:
-        with torch.no_grad():
-            together = _outputs(policy, row, positions)[0, 3:].float()
-            alone = _outputs(policy, row[:, 3:], positions[:, 3:])[0].float()
-    except TypeError:
-        return False  # It takes no positions.
-    # Twice the same numbers by another order of sums; a model that looks back is far off.
-    return bool((together - alone).abs().max() <= 1e-2 * alone.abs().max().clamp_min(1e-3))
-
-
-def _outputs(policy: Any, ids: Tensor, positions: Tensor | None) -> Tensor:
+def _outputs(policy: Any, ids: Tensor) -> Tensor:
     """Return logits (rows, places, vocabulary) of a transformers model or any module."""
-    arguments: dict[str, Any] = {}
-    if positions is not None:
-        arguments["position_ids"] = positions
-    if hasattr(getattr(policy, "config", None), "use_cache"):
-        # A cache of keys and values is of no use here, and as large as the activations.
-        arguments["use_cache"] = False
-    found = policy(ids, **arguments)
+    # A cache of keys and values is of no use here, and as large as the activations.
+    has_cache = hasattr(getattr(policy, "config", None), "use_cache")
+    found = policy(ids, use_cache=False) if has_cache else policy(ids)
     return getattr(found, "logits", found)
 
 
 RatioLevel = Literal["token", "sequence", "sequence_mean"]
 Aggregation = Literal["token_mean", "sequence_mean", "fixed_length"]
-KlKind = Literal["k1", "k2", "k3"]
-
-# exp(20) is 5e8: such a token teaches nothing, and must not become an infinity.
-_LARGEST_LOG_RATIO = 20.0
 
 
 def token_weights(
     batch: TokenBatch,
-    mask: Array,
     aggregation: Aggregation,
     fixed_length: int | None,
-    sum_over_ranks: Callable[[float], list[float]] = lambda count: [count],
+    sum_over_ranks: Callable[[float], list[float]],
 ) -> Array:
-    """Return the weight of each token of ``mask`` in the loss, (tokens,); 0 elsewhere.
+    """Return the weight of each drawn token in the loss, (tokens,); 0 elsewhere.
 
-    With N items and n_i learned tokens in item i, of all ranks::
+    With N items and n_i drawn tokens in item i, of all ranks::
 
         token_mean      1 / sum of n_i          every token counts alike (DAPO)
         sequence_mean   1 / (N' · n_i)          every item counts alike (GRPO); N' items have tokens
         fixed_length    1 / (N · fixed_length)  no item's length matters (Dr. GRPO)
     """
-    counts = batch.count(mask)
+    counts, mask = batch.drawn, batch.mask
     weights = np.zeros(len(batch.tokens), np.float32)
     share: Any = 1
     if aggregation == "token_mean":
         total = counts.sum()
     elif aggregation == "sequence_mean":
-        total, share = (counts > 0).sum(), 1 / np.maximum(counts, 1)[batch.items[mask]]
+        total, share = (counts > 0).sum(), 1 / counts[batch.items[mask]]
     else:
         total, share = len(batch), 1 / (fixed_length or 1)
     weights[mask] = share / max(1.0, *sum_over_ranks(float(total)))
@@ -291,31 +214,20 @@ def token_weights(
 def importance_ratio(log_ratio: Tensor, items: Tensor, size: int, level: RatioLevel) -> Tensor:
     """Return how much likelier a token, or the whole of its item, is than it was, (tokens,).
 
-    As ``echoic.primitives.compute_importance_weights``, with a gradient. ``log_ratio`` has
-    differences of log-probabilities, ``items`` the item of each token, of ``size`` items. With the
-    levels ``"sequence"`` and ``"sequence_mean"`` (GSPO, arXiv:2507.18071) the product over an item,
-    or its geometric mean, is the ratio of each of its tokens. Ratios are bounded to exp(±20).
+    ``log_ratio`` has differences of log-probabilities, ``items`` the item of each token, of
+    ``size`` items. With ``"sequence"`` the product over an item is the ratio of each of its tokens,
+    with ``"sequence_mean"`` the geometric mean (GSPO). Ratios are bounded to exp(±20).
     """
     if level != "token":
         sums = log_ratio.new_zeros(size).index_add(0, items, log_ratio)
         if level == "sequence_mean":
             sums = sums / torch.bincount(items, minlength=size).clamp_min(1)
         log_ratio = sums[items]
-    return log_ratio.clamp(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO).exp()
+    # exp(20) is 5e8: such a token teaches nothing, and must not become an infinity.
+    return log_ratio.clamp(-20, 20).exp()
 
 
-def token_kl(log_p: Tensor, log_q: Tensor, kind: KlKind) -> Tensor:
-    """Return the terms of ``echoic.primitives.compute_token_kl``, with a gradient."""
+def token_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """Return terms of the divergence, by the estimator k3: never negative, and of less variance."""
     d = log_q - log_p
-    if kind == "k1":
-        return -d
-    return d.square() / 2 if kind == "k2" else torch.expm1(d) - d
-
-
-def value_error(values: Tensor, old: Tensor, returns: Tensor, clip: float | None) -> Tensor:
-    """Return PPO's loss of values: the larger one of a value, and of it at most ``clip`` away."""
-    error = (values - returns).square()
-    if clip is not None:
-        near = old + (values - old).clamp(-clip, clip)
-        error = error.maximum((near - returns).square())
-    return error / 2
+    return torch.expm1(d) - d

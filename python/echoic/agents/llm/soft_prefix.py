@@ -8,14 +8,13 @@ and values; what follows them is shared only by what has equal embeddings there.
 
 A learner gets the observations and the noise of each plan with the item, and makes the same
 embeddings of them, with gradients: ratios of fresh answers are 1, and the policy's loss reaches the
-encoder. The cost of the plans' changes (:class:`PlanDivergence`) is added to the gradient, once for
-each plan and epoch.
+encoder. The cost of the plans' changes (:class:`PlanDivergence`) is a part of its loss.
 """
 
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,12 +43,8 @@ __all__ = ["PlanPrefix", "TurnPlans"]
 class PlanPrefix(nn.Module):
     """Makes input embeddings of a language model from the latest observations.
 
-    Args:
-        model: The language model: its input embeddings give width and size of the vocabulary.
-        config: Settings of encoder and divergence. ``learning_rate`` is that of this module.
-        state_dim: Numbers of an observation's encoding.
-        prefix: Embeddings of a plan.
-        seed: Seed of the first parameters.
+    ``config`` sets encoder, divergence and this module's learning rate; an observation is encoded
+    by ``state_dim`` numbers, and a plan has ``prefix`` embeddings.
 
     >>> from echoic.agents.llm import TinyConfig, TinyTransformer
     >>> from echoic.agents.plans import PlanningConfig
@@ -80,18 +75,20 @@ class PlanPrefix(nn.Module):
         self.state_dim = state_dim
         self.vocab_size, self.width = weight.shape
         self.text = TextEncoder(state_dim)
+        self.divergence = PlanDivergence(config)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.encoder = TrajectoryEncoder(state_dim, config, "cpu")
             self.project = nn.Linear(config.embedding_dim, prefix * self.width)
-        self.divergence = PlanDivergence(config)
         # Embeddings of a plan are about as long as those of tokens.
         scale = float(weight.detach().float().std())
-        nn.init.normal_(self.project.weight, std=scale, generator=_generator(seed))
-        nn.init.normal_(self.project.bias, std=scale, generator=_generator(seed + 1))
+        for number, one in enumerate(self.project.parameters()):
+            nn.init.normal_(one, std=scale, generator=torch.Generator().manual_seed(seed + number))
         self.to(weight.device)
-        # Sum of the divergence over the plans of an epoch; None if no plan follows another.
-        self._plain: float | None = None
+        #: What the changes of the plans cost that were read last, a part of the loss of a batch.
+        self.cost: Any = 0.0
+        # Sum of the divergence over the plans of an epoch; NaN if no plan follows another.
+        self._plain = math.nan
 
     def forward(self, plans: Tensor) -> Tensor:
         """Return the embeddings of plans, ``(..., prefix, width)``."""
@@ -103,11 +100,7 @@ class PlanPrefix(nn.Module):
 
     @contextmanager
     def bound(self, batch: TokenBatch, *models: Any) -> Iterator[TokenBatch]:
-        """Let models read the virtual tokens of a batch within the block.
-
-        Args:
-            batch: Items whose ``plans`` are :meth:`TurnPlans.rows`.
-            models: The policy and others that read the batch. Gradients reach this module.
+        """Let models read the virtual tokens of a batch within the block, with gradients.
 
         Yields:
             The batch, in which each plan has ids of its own.
@@ -126,44 +119,37 @@ class PlanPrefix(nn.Module):
         def insert(_module: Any, _inputs: Any, output: Tensor) -> Tensor:
             return self._insert(waiting.pop(), output, bound)
 
-        layers = {id(layer): layer for layer in map(_embedding, models)}.values()
-        hooks = [layer.register_forward_pre_hook(known) for layer in layers]
-        hooks += [layer.register_forward_hook(insert) for layer in layers]
-        self._plain = 0.0 if bool(bound.follows.any()) else None
-        try:
+        self._plain = 0.0 if bool(bound.follows.any()) else math.nan
+        with ExitStack() as hooks:
+            for layer in {_embedding(model) for model in models}:
+                hooks.enter_context(layer.register_forward_pre_hook(known))
+                hooks.enter_context(layer.register_forward_hook(insert))
             yield found
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     @torch.no_grad()
     def means(self, batch: TokenBatch) -> Array:
         """Return the mean of each item's plans, ``(items, embedding_dim)``; zeros without one."""
         _, bound = self._read(batch)
-        counts = np.array([0 if one is None else len(one) for one in batch.plans or ()], np.int64)
-        found = np.zeros((len(batch), self.config.embedding_dim), np.float32)
-        if counts.any():
-            plans = self.encoder.posterior(bound.windows, bound.masks).at(bound.noise)
-            np.add.at(found, np.repeat(np.arange(len(counts)), counts), plans.cpu().numpy())
-            found /= np.maximum(counts, 1)[:, None]
-        return found
+        plans = np.zeros((0, self.config.embedding_dim), np.float32)
+        if len(bound.noise):
+            plans = self.encoder.posterior(bound.windows, bound.masks).at(bound.noise).cpu().numpy()
+        ends = np.cumsum([0 if rows is None else len(rows) for rows in batch.plans])
+        each = np.split(plans, ends[:-1])
+        return np.array([one.sum(0) / max(1, len(one)) for one in each])
 
     def after_step(self) -> float:
         """Keep the encoder's bound after an epoch; return its divergence per dimension, in nats."""
-        plain = self._plain
         self.encoder.project()
         # Not measured is not 0: that would shrink the scale of what is measured later.
-        self.divergence.advance(math.nan if plain is None else plain)
-        if plain is None:
-            return 0.0
-        self._plain = 0.0
-        return plain
+        self.divergence.advance(self._plain)
+        plain, self._plain = self._plain, 0.0 * self._plain
+        return 0.0 if math.isnan(plain) else plain
 
     def _read(self, batch: TokenBatch) -> tuple[TokenBatch, _Bound]:
         device, dim = self.project.weight.device, self.state_dim
         numbers = dim + self.config.embedding_dim
-        given = batch.plans or (None,) * max(1, len(batch))
-        rows = [np.zeros((0, numbers), np.float32) if one is None else one for one in given]
+        empty = np.zeros((0, numbers), np.float32)
+        rows = [empty if one is None else one for one in batch.plans]
         for item, one in enumerate(rows):
             fits = isinstance(one, np.ndarray) and one.dtype.kind == "f" and one.ndim == 2
             if not fits or one.shape[1] != numbers or not np.isfinite(one).all():
@@ -182,7 +168,7 @@ class PlanPrefix(nn.Module):
             raise ArgumentError("expected a plan for each virtual token of an item, got fewer")
         tokens[virtual] += first[owners] * self.prefix
         # The plans of all items, one after the other.
-        flat = torch.from_numpy(np.concatenate(rows).astype(np.float32)).to(device)
+        flat = torch.from_numpy(np.concatenate([empty, *rows]).astype(np.float32)).to(device)
         follows = torch.ones(len(flat), dtype=torch.bool, device=device)
         follows[first[:-1][counts > 0]] = False
         size = self.config.state_window_size
@@ -193,6 +179,7 @@ class PlanPrefix(nn.Module):
         return replace(batch, tokens=tokens), bound
 
     def _insert(self, ids: Tensor, output: Tensor, bound: _Bound) -> Tensor:
+        self.cost = 0.0
         virtual = ids >= self.vocab_size
         if not bool(virtual.any()):
             return output
@@ -200,16 +187,15 @@ class PlanPrefix(nn.Module):
         plan, back = torch.unique(place // self.prefix, return_inverse=True)
         posterior = self.encoder.posterior(bound.windows[plan], bound.masks[plan])
         vectors = self(posterior.at(bound.noise[plan]))[back, place % self.prefix]
-        if torch.is_grad_enabled():
-            pairs = bound.follows[plan]
+        pairs = bound.follows[plan]
+        if torch.is_grad_enabled() and bool(pairs.any()):
             with torch.no_grad():
                 before = (plan - 1).clamp(min=0)
                 previous = self.encoder.posterior(bound.windows[before], bound.masks[before])
             cost, plain = self.divergence(posterior, previous, pairs)
-            share = pairs.sum() / bound.follows.sum().clamp(min=1)
-            if self._plain is not None and bool(pairs.any()):
-                self._plain += float(plain * share)
-            vectors = _WithCost.apply(vectors, self.divergence.weight * share * cost)
+            share = pairs.sum() / bound.follows.sum()
+            self._plain += float(plain * share)
+            self.cost = self.divergence.weight * share * cost
         return output.index_put((virtual,), vectors.to(output.dtype))
 
 
@@ -221,20 +207,6 @@ class _Bound:
     masks: Tensor
     noise: Tensor
     follows: Tensor
-
-
-class _WithCost(torch.autograd.Function):
-    """Returns ``vectors``; in the backward pass ``cost`` is added to the loss."""
-
-    @staticmethod
-    def forward(ctx: Any, vectors: Tensor, cost: Tensor) -> Tensor:
-        ctx.cost = cost.shape, cost.dtype
-        return vectors.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        shape, dtype = ctx.cost
-        return gradient, torch.ones(shape, dtype=dtype, device=gradient.device)
 
 
 class TurnPlans:
@@ -286,16 +258,9 @@ class TurnPlans:
 
 def _embedding(model: Any) -> Any:
     """Return the layer of a model's input embeddings."""
-    find = getattr(model, "get_input_embeddings", None)
-    found = (
-        find()
-        if find
-        else next((one for one in model.modules() if isinstance(one, nn.Embedding)), None)
-    )
-    if found is None:
-        raise ArgumentError("a soft prefix needs a model with a layer of input embeddings")
-    return found
-
-
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+    if hasattr(model, "get_input_embeddings"):
+        return model.get_input_embeddings()
+    for layer in model.modules():
+        if isinstance(layer, nn.Embedding):
+            return layer
+    raise ArgumentError("a soft prefix needs a model with a layer of input embeddings")

@@ -32,9 +32,9 @@ import echoic.rl
 from echoic.agents import _checks
 from echoic.agents.episodes import Decision, Usage
 from echoic.agents.llm import workers
-from echoic.agents.llm.batch import TokenBatch
+from echoic.agents.llm.batch import TokenBatch, join
 from echoic.agents.llm.config import ExecutionConfig
-from echoic.agents.llm.group_replay import GroupReplay, join
+from echoic.agents.llm.group_replay import GroupReplay
 from echoic.agents.llm.learner import (
     GRPOConfig,
     GRPOLearner,
@@ -182,12 +182,6 @@ class LLMConfig:
                 "max_lag=0 is lock-step, with one engine in this process; with workers or servers "
                 "max_lag must be at least 1"
             )
-        most = self.learner.max_lag
-        if most is not None and (self.max_lag is None or most < self.max_lag):
-            raise ArgumentError(
-                f"learner.max_lag={most} would learn nothing from answers that "
-                f"max_lag={self.max_lag} allows: expected at least that, or None"
-            )
 
 
 class LLMTrainer:
@@ -229,13 +223,14 @@ class LLMTrainer:
             model, found = workers.load_model(self._name, device)
             tokenizer = found if tokenizer is None else tokenizer
         self.tokenizer, self._model = tokenizer, model
-        #: The learner; its ``policy`` is the trained model, with adapters if there are any.
-        self.learner: TokenLearner = _LEARNERS[type(config.learner)](
-            model, config.learner, device=device
-        )
+        plans: PlanPrefix | None = None
         if config.plans is not None:
             sizes = {"state_dim": config.plan_state_dim, "prefix": config.plan_prefix}
-            self.learner.attach(PlanPrefix(model, config.plans, seed=config.seed, **sizes))
+            plans = PlanPrefix(model, config.plans, seed=config.seed, **sizes)
+        #: The learner; its ``policy`` is the trained model, with adapters if there are any.
+        self.learner: TokenLearner = _LEARNERS[type(config.learner)](
+            model, config.learner, plans=plans, device=device
+        )
         #: Earlier groups; None without ``replay``.
         self.replay: GroupReplay | None = None
         if config.replay:
