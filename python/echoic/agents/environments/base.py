@@ -432,7 +432,7 @@ def shortest(start: Any, around: Any, most: int = 400_000) -> dict[Any, Any]:
     return {}
 
 
-def package(name: str, project: str = "") -> Any:
+def package(name: str) -> Any:
     """Import the package that an environment needs.
 
     Raises:
@@ -442,7 +442,7 @@ def package(name: str, project: str = "") -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise ModuleNotFoundError(
-            f"this environment needs: pip install {project or name}", name=name
+            f"this environment needs: pip install {name}", name=name
         ) from error
 
 
@@ -454,7 +454,6 @@ _OURS = {
     "cruxeval": "CRUXEval",
     "game24": "Game24",
     "minigrid": "MiniGrid",
-    "reasoning_gym": "ReasoningGym",
     "rooms": "Rooms",
     "webshop": "WebShop",
 }

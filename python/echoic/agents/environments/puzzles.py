@@ -1,23 +1,17 @@
-"""Puzzles with one right answer: ARC grids, the game of 24, and reasoning-gym's data sets.
+"""Puzzles with one right answer: ARC grids and the game of 24.
 
 No answer is evaluated by Python. Expressions of the game of 24 are parsed, with exact fractions.
-Some scorers of reasoning-gym *evaluate* an answer, by ``eval`` or by sympy's parser: they only get
-arithmetic or a literal, any other answer is wrong, and data sets whose answers are formulas are
-refused.
 """
 
 from __future__ import annotations
 
 import ast
-import inspect
 import itertools
 import json
-import logging
-import math
 import operator
 import re
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,13 +33,10 @@ __all__ = [
     "Expression",
     "Game24Config",
     "Game24Environment",
-    "ReasoningGymConfig",
-    "ReasoningGymEnvironment",
     "parse_expression",
     "parse_grid",
 ]
 
-_log = logging.getLogger(__name__)
 _LARGEST = 30
 # Both match in time that is linear in the text.
 _LIST = re.compile(r"\[[\d\s,\[\]]*")
@@ -468,131 +459,3 @@ def _checked_numbers(numbers: Any) -> tuple[Fraction, ...]:
     ):
         raise ArgumentError(f"numbers must be four from 1 to {_HIGHEST}, not {numbers!r}")
     return tuple(Fraction(int(one)) for one in sorted(numbers, reverse=True))
-
-
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_EVALUATES = re.compile(r"(?<![\w.])(?:sp\.|sympy\.)?(?:eval|exec|parse_expr|sympify)\(")
-# Longest answer that a scorer may evaluate.
-_LONGEST_EVALUATED = 2000
-
-
-@dataclass
-class ReasoningGymConfig(EnvironmentConfig):
-    """Settings of a data set of reasoning-gym.
-
-    Attributes:
-        dataset: Its name in the package, such as ``"puzzle24"``.
-        dataset_settings: Arguments of the package, except ``seed`` and ``size``.
-    """
-
-    dataset: str = "puzzle24"
-    dataset_settings: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if taken := {"seed", "size"} & set(self.dataset_settings):
-            raise ArgumentError(f"dataset_settings can't have {min(taken)!r}: reset sets it")
-
-
-def _is_arithmetic(answer: str) -> bool:
-    return parse_expression(answer) is not None
-
-
-def _is_literal(answer: str) -> bool:
-    """Return whether evaluating a text has no effect: literals and names, or a syntax error."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(answer.strip(), mode="eval")
-    except (SyntaxError, ValueError):
-        return True
-    except (MemoryError, RecursionError):
-        return False
-    kinds = (
-        ast.Expression, ast.List, ast.Tuple, ast.Constant, ast.Name, ast.Load, ast.UnaryOp,
-        ast.USub,
-    )  # fmt: skip
-    return all(isinstance(node, kinds) for node in ast.walk(tree))
-
-
-# Data sets whose scorer evaluates the answer, and the test that makes an answer harmless.
-_GUARDS: dict[str, Callable[[str], bool] | None] = {
-    **dict.fromkeys(("puzzle24", "countdown"), _is_arithmetic),
-    **dict.fromkeys(
-        ("binary_matrix", "n_queens", "spiral_matrix", "string_insertion"), _is_literal
-    ),
-    # It evaluates its own answer only.
-    "number_sorting": None,
-}
-
-
-class ReasoningGymEnvironment(EchoRLEnvironment):
-    """A data set of reasoning-gym: the question is the observation, any text is an answer.
-
-    The episode ends with the first answer; the text between ``<answer>`` and ``</answer>`` counts,
-    if there are such tags. There are no listed commands, so discrete policies can't play.
-    :meth:`expert` returns the package's own answer, where there is one.
-    """
-
-    config: ReasoningGymConfig
-    instructions = (
-        "Answer the question with nothing but the answer, or with the answer between <answer> and "
-        "</answer>. You have one answer."
-    )
-
-    def __init__(self, config: ReasoningGymConfig | None = None) -> None:
-        super().__init__(config or ReasoningGymConfig())
-        self._data = self._make(seed=0)
-        self._guard = _guard_of(self.config.dataset, self._data)
-
-    def _make(self, seed: int) -> Any:
-        name, settings = self.config.dataset, self.config.dataset_settings
-        reasoning_gym = package("reasoning_gym", "reasoning-gym")
-        known = sorted(reasoning_gym.factory.DATASETS)
-        if name not in known:
-            raise ArgumentError(f"reasoning-gym has no {name!r}; it has {', '.join(known)}")
-        try:
-            return reasoning_gym.create_dataset(name, seed=seed, size=1, **settings)
-        except (ValueError, TypeError, AssertionError) as error:
-            raise ArgumentError(f"reasoning-gym makes no {name!r}: {error}") from error
-
-    def _start(self, options: dict[str, Any]) -> str:
-        self._data = self._make(int(self.np_random.integers(2**31)))
-        self._entry: dict[str, Any] = self._data[0]
-        return str(self._entry["question"])
-
-    def _apply(self, command: str) -> Outcome | None:
-        tagged = _TAGGED.findall(command)
-        answer = (tagged[-1] if tagged else command).strip()
-        if not answer:
-            return None
-        score = self._score(answer)
-        return Outcome(f"Your answer scores {score:g}.", score, ended=True, score=score)
-
-    def _score(self, answer: str) -> float:
-        if self._guard is not None and (
-            len(answer) > _LONGEST_EVALUATED or not self._guard(answer)
-        ):
-            return 0.0
-        try:
-            score = float(self._data.score_answer(answer=answer, entry=self._entry))
-        except Exception:  # an answer that the package's scorer fails at is wrong
-            _log.debug("the scorer failed", exc_info=True)
-            return 0.0
-        return min(max(score, 0.0), 1.0) if math.isfinite(score) else 0.0
-
-    def _expert(self) -> str | None:
-        answer = self._entry.get("answer")
-        return None if answer is None else str(answer)
-
-
-def _guard_of(name: str, data: Any) -> Callable[[str], bool] | None:
-    if name in _GUARDS:
-        return _GUARDS[name]
-    if name == "composite":
-        raise ArgumentError("composite can't be scored safely: its parts bring their own scorers")
-    if _EVALUATES.search(inspect.getsource(type(data).score_answer)):
-        raise ArgumentError(
-            f"{name} can't be scored safely: the package evaluates its answers as Python"
-        )
-    return None
