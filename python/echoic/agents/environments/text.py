@@ -1,10 +1,8 @@
 """Household worlds in text: ALFWorld, and Rooms, a small generated world without dependencies.
 
 ALFWorld brings Fast Downward and jericho, which are under the GPL. It runs in an interpreter of its
-own, which may be of another virtual environment; nothing of it is imported here. The official games
-are played where ``ALFWORLD_DATA`` points at them. Otherwise games are generated: the same engine,
-rules, words and rooms, but our own problems, so results do not compare with published ones, and
-reports say ``alfworld (official games: not installed)``.
+own, which may be of another virtual environment; nothing of it is imported here. It plays the
+official games, where ``ALFWORLD_DATA`` points at them, and nothing else.
 
 A world of Rooms is a tree of rooms on a grid. Some doors are locked: the key of each is behind the
 door before it, and the trophy is behind the last, so all are needed. All commands of a size are
@@ -13,8 +11,6 @@ listed in every state, so an index always means the same command.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import sys
 from dataclasses import dataclass, field
@@ -23,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from echoic.agents import _checks
 from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome, shortest
-from echoic.agents.environments.processes import EnvironmentProcessError, JsonProcess
+from echoic.agents.environments.processes import JsonProcess
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -55,22 +51,17 @@ class ALFWorldConfig(EnvironmentConfig):
 
     Attributes:
         task_type: ``"pick_and_place"``, ``"look_at_obj"``, ``"pick_clean_then_place"``,
-            ``"pick_heat_then_place"``, ``"pick_cool_then_place"``, ``"pick_two_obj"``, ALFWorld's
-            long name of one of them, or ``"any"``.
-        max_objects: Most things of a generated game, those of the task included. With the default
-            sizes, nearly all commands of a state fit into an ``action_space_size`` of 20.
-        room_size: Receptacles of a generated game; more if the task needs more, fewer if the room
-            has fewer.
+            ``"pick_heat_then_place"``, ``"pick_cool_then_place"``, ``"pick_two_obj"`` or ``"any"``.
+        max_objects: EchoRL's name, without effect: a game has its own things.
+        room_size: EchoRL's name, without effect: a game has its own room.
         use_vision: Must be False: the simulator that draws the rooms is not in the package.
         text_encoding_dim: Another name of ``state_encoding_dim``; give either.
-        games: ``"official"``, ``"generated"``, or ``"auto"``: official where ``ALFWORLD_DATA``
-            points at them.
-        split: Part of the official games.
-        num_games: Number of generated games, among which seeds choose.
+        split: Part of the games.
         python: The interpreter that has alfworld. Default: that of ``ECHOIC_ALFWORLD_PYTHON``, or
             this one.
         step_timeout: Seconds that a command may take.
-        reset_timeout: Seconds for making and starting a game, or for a command of the expert.
+        reset_timeout: Seconds for finding the games, for starting one, or for a command of the
+            expert.
     """
 
     max_steps: int = 100
@@ -80,9 +71,7 @@ class ALFWorldConfig(EnvironmentConfig):
     room_size: int = 5
     use_vision: bool = False
     text_encoding_dim: int = _DIM
-    games: str = "auto"
     split: str = "train"
-    num_games: int = 10_000
     python: str | None = None
     step_timeout: float = 60.0
     reset_timeout: float = 300.0
@@ -93,54 +82,38 @@ class ALFWorldConfig(EnvironmentConfig):
                 "use_vision must be False: rooms are drawn by a simulator that ALFWorld's package "
                 "does not bring"
             )
-        if self.text_encoding_dim != self.state_encoding_dim:
-            if _DIM not in (self.text_encoding_dim, self.state_encoding_dim):
-                raise ArgumentError(
-                    "text_encoding_dim and state_encoding_dim are the same, not "
-                    f"{self.text_encoding_dim} and {self.state_encoding_dim}"
-                )
-            given = self.text_encoding_dim + self.state_encoding_dim - _DIM
-            self.text_encoding_dim = self.state_encoding_dim = given
+        sizes = {self.text_encoding_dim, self.state_encoding_dim} - {_DIM}
+        if len(sizes) > 1:
+            raise ArgumentError(
+                "text_encoding_dim and state_encoding_dim are the same, not "
+                f"{self.text_encoding_dim} and {self.state_encoding_dim}"
+            )
+        self.text_encoding_dim = self.state_encoding_dim = sizes.pop() if sizes else _DIM
         super().__post_init__()
-        if not self.task_names():
-            known = ", ".join((*_TASKS, "any"))
-            raise ArgumentError(f"task_type must be one of {known}, not {self.task_type!r}")
-        _checks.whole(self, "max_objects", "room_size", least=2)
-        _checks.whole(self, "num_games")
+        _checks.one_of(self, "task_type", (*_TASKS, "any"))
         _checks.number(self, "step_timeout", "reset_timeout", above=0)
-        _checks.one_of(self, "games", ("auto", "generated", "official"))
         _checks.one_of(self, "split", ("train", "valid_seen", "valid_unseen"))
 
-    def task_names(self) -> list[str]:
-        """Return ALFWorld's names of the tasks."""
-        if self.task_type == "any":
-            return sorted(_TASKS.values())
-        name = _TASKS.get(self.task_type, self.task_type)
-        return [name] if name in _TASKS.values() else []
+    @property
+    def folder(self) -> Path:
+        """Where the games of the split are, if they are installed."""
+        return Path(os.environ.get("ALFWORLD_DATA") or ".") / "json_2.1.1" / self.split
 
     @property
     def provenance(self) -> str:
-        """The name of the data: that of the benchmark only with the official games."""
-        if self.chosen_games() == "official":
-            return "alfworld"
-        found = "not installed" if self.games == "auto" else "not used"
-        return f"alfworld (official games: {found})"
-
-    def chosen_games(self) -> str:
-        """Return ``"official"`` or ``"generated"``, by the settings and ``ALFWORLD_DATA``."""
-        if self.games != "auto":
-            return self.games
-        data = os.environ.get("ALFWORLD_DATA")
-        return "official" if data and (Path(data) / "json_2.1.1").is_dir() else "generated"
+        """The name of the task in reports."""
+        return "alfworld" if self.folder.is_dir() else "alfworld (official games: not installed)"
 
 
 class ALFWorldEnvironment(EchoRLEnvironment):
-    """A game of ALFWorld, played in a process of its own.
+    """An official game of ALFWorld, played in a process of its own.
 
-    Making one needs no ALFWorld; the first ``reset`` does.
+    Making one needs no ALFWorld; the first ``reset`` does. The expert says a game's own
+    walkthrough, as long as it is followed.
 
     Raises:
         ModuleNotFoundError: From ``reset``, if the worker's interpreter has no alfworld.
+        FileNotFoundError: From ``reset``, if there are no games.
         EnvironmentProcessError: If the worker died or hung; the next ``reset`` starts another.
 
     >>> from echoic.agents.environments import ALFWorldConfig, ALFWorldEnvironment
@@ -158,31 +131,11 @@ class ALFWorldEnvironment(EchoRLEnvironment):
 
     def __init__(self, config: ALFWorldConfig | None = None) -> None:
         super().__init__(config or ALFWorldConfig())
-        self._worker: JsonProcess | None = None
+        self._worker: Any = None
         self._told: dict[str, Any] = {}
 
-    def _game(self) -> dict[str, Any]:
-        """Choose an episode's game: the arguments of the worker's ``reset``."""
-        config = self.config
-        made_from = {
-            "tasks": config.task_names(),
-            "max_objects": config.max_objects,
-            "room_size": config.room_size,
-        }
-        key = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "echoic"
-        folder = Path(os.environ.get("ECHOIC_CACHE") or cache) / "alfworld" / key
-        games = config.chosen_games()
-        # Official games are chosen by any number, modulo how many there are.
-        most = 2**31 if games == "official" else config.num_games
-        return {
-            "seed": int(self.np_random.integers(most)),
-            "settings": {**made_from, "games": games, "split": config.split},
-            "folder": str(folder),
-        }
-
     def _expert(self) -> str | None:
-        command: str | None = self._ask("expert", self.config.reset_timeout)
+        command: str | None = self._worker.ask("expert", self.config.reset_timeout)
         return command
 
     def close(self) -> None:
@@ -194,7 +147,9 @@ class ALFWorldEnvironment(EchoRLEnvironment):
     def _start(self, options: dict[str, Any]) -> str:
         if self._worker is None or not self._worker.alive:
             self._worker = self._open()
-        self._told = self._ask("reset", self.config.reset_timeout, **self._game())
+        # Any number chooses a game, modulo how many there are.
+        seed = int(self.np_random.integers(2**31))
+        self._told = self._worker.ask("reset", self.config.reset_timeout, seed=seed)
         return str(self._told["text"])
 
     def _apply(self, command: str) -> Outcome | None:
@@ -203,7 +158,7 @@ class ALFWorldEnvironment(EchoRLEnvironment):
         if said not in known:
             return None
         before = self._told["score"]
-        self._told = told = self._ask("step", self.config.step_timeout, command=known[said])
+        self._told = told = self._worker.ask("step", self.config.step_timeout, command=known[said])
         reward = max(0.0, told["score"] - before)
         return Outcome(told["text"], reward, told["won"], told["score"], told["details"])
 
@@ -211,22 +166,14 @@ class ALFWorldEnvironment(EchoRLEnvironment):
         commands: list[str] = self._told["commands"]
         return commands
 
-    def _ask(self, do: str, timeout: float, **arguments: Any) -> Any:
-        if self._worker is None:
-            raise EnvironmentProcessError("ALFWorld has no worker: reset starts one")
-        try:
-            return self._worker.ask(do, timeout, **arguments)
-        except EnvironmentProcessError:
-            # Its game is lost, even if it lives.
-            self._worker.close()
-            raise
-
     def _open(self) -> JsonProcess:
-        python = self.config.python or os.environ.get(_PYTHON) or sys.executable
+        config = self.config
+        python = config.python or os.environ.get(_PYTHON) or sys.executable
         file = Path(__file__).parent / "workers" / "alfworld_games.py"
         worker = JsonProcess([python, str(file)], name="the worker of ALFWorld")
+        tasks = [name for short, name in _TASKS.items() if config.task_type in (short, "any")]
         try:
-            worker.ask("hello", self.config.reset_timeout)
+            worker.ask("hello", config.reset_timeout, folder=str(config.folder), tasks=tasks)
         except BaseException as error:
             worker.close()
             if isinstance(error, ImportError):
