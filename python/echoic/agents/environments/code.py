@@ -6,7 +6,7 @@ reports call them ``cruxeval-style``. The data set's 800 are read from its file.
 - An output is compared as a literal, without running anything: ``literal == literal``, as loosely
   as the data set's own scorer (``True`` is ``1``, a dict has no order).
 - An input is a call ``f(...)`` with literal arguments. The data set's own function is run on it, in
-  a process with limits. No code that a model wrote runs there.
+  a sandbox. No code that a model wrote runs there.
 - Every answer counts. The data set's scorer leaves some unreadable ones out of the denominator;
   here they are wrong.
 - With ``multi_turn`` there is an interpreter: ``python: code``. That is code that a model wrote, so
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from echoic.agents import _checks
 from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome
-from echoic.agents.environments.sandbox import Sandbox, limits_work
+from echoic.agents.environments.sandbox import run_code, why_no_bubblewrap
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -246,18 +246,12 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
     def __init__(self, config: CRUXEvalConfig | None = None) -> None:
         config = config or CRUXEvalConfig()
         super().__init__(config)
-        if config.prediction == "input" and not limits_work():
-            raise ArgumentError(
-                "prediction='input' runs functions in a process with limits, which this system "
-                "does not have"
-            )
+        if config.prediction == "input" and (why := why_no_bubblewrap()) is not None:
+            raise ArgumentError(f"prediction='input' runs functions within bubblewrap: {why}")
         functions = load_functions(config.path)[slice(*(config.rows or (None,)))]
         self.functions = tuple(one for one in functions if len(one.code) <= config.max_code_length)
         if not self.functions:
             raise ArgumentError("no function is left: look at path, rows and max_code_length")
-        seconds = config.timeout_seconds
-        self._checker = Sandbox("limits", seconds=seconds)
-        self._interpreter = Sandbox("bubblewrap", seconds=seconds, output=_SEEN_OUTPUT)
         self.instructions = _INSTRUCTIONS[config.prediction]
         if config.multi_turn:
             self.instructions += _ABOUT_TOOL.format(config.max_test_cases)
@@ -300,7 +294,7 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
         call = arguments_of(said, known=one.call)
         if call is None:
             return False
-        ran = self._checker.run(one.code, f"({call}) == ({one.output})")
+        ran = run_code(one.code, f"({call}) == ({one.output})", seconds=self.config.timeout_seconds)
         return ran.status == "ok" and ran.output.endswith("True")
 
     def _interpret(self, code: str) -> str:
@@ -311,7 +305,11 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
         self._used += 1
         if fenced := _FENCE.search(code):
             code = fenced[1]
-        ran = self._interpreter.run(f"{self._function.code}\n{code.strip()}")
+        ran = run_code(
+            f"{self._function.code}\n{code.strip()}",
+            seconds=self.config.timeout_seconds,
+            output=_SEEN_OUTPUT,
+        )
         if ran.status == "refused":
             return f"refused: no sandbox ({ran.output})"
         # The cause of the end, where the output does not have it.
