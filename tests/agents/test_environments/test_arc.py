@@ -47,7 +47,7 @@ def test_it_conforms():
 )
 def test_settings_choose_tasks(settings, number):
     environment = make(**settings)
-    assert len(environment.task_ids) == (number or len(environment.task_ids))
+    assert len(environment._tasks) == (number or len(environment._tasks))
     for task in environment._tasks.values():
         grids = [grid for pair in [*task.train, *task.test] for grid in pair]
         assert max(max(grid.shape) for grid in grids) <= environment.config.grid_size
