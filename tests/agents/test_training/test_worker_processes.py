@@ -59,7 +59,7 @@ def test_an_environment_that_hangs_is_killed_and_the_run_goes_on(run, tmp_path, 
         workers, evaluator = trainer._run.workers, trainer._run.evaluator
         environments = [actor.environment for actor in workers.groups[0]._actors]
         environments.append(evaluator.seat.environment)
-        pids = [one.worker_pid for one in environments]
+        pids = [one._worker.pid for one in environments]
     assert not mark.exists()
     # The step that hung is lost, and no other.
     assert metrics.total_timesteps == 64

@@ -1,14 +1,13 @@
 """Environments in processes of their own, so that one that hangs or dies harms nothing else.
 
-Messages are lines of JSON over a socket, with vectors in base64: nothing of a worker is executed. A
-worker is a fresh interpreter. It knows the environments of this package, and those that the modules
-named in ``imports`` register. Statistics and seeds are on this side, because a worker may be
-replaced; a replacement does not repeat the episodes of its predecessor.
+Messages are lines of JSON over a socket: nothing of a worker is executed. A worker is a fresh
+interpreter. It knows the environments of this package, and those that the modules named in
+``imports`` register. Statistics and seeds are on this side, because a worker may be replaced; a
+replacement does not repeat the episodes of its predecessor.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import importlib
 import json
@@ -22,7 +21,7 @@ import time
 import weakref
 from collections import deque
 from dataclasses import fields
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -54,15 +53,12 @@ _CHUNK = 1 << 16
 # What is kept of a worker's output, in reads of a page each, and shown in a message.
 _KEPT_READS, _PAGE, _SHOWN = 64, 4096, 1500
 # Errors that mean the same on both sides. Others become an EnvironmentProcessError.
-_KNOWN: dict[str, Any] = {
-    **{name: getattr(errors, name) for name in errors.__all__},
-    **{
-        one.__name__: one
-        for one in (FileNotFoundError, ImportError, KeyError, ModuleNotFoundError, OSError)
-    },
-    **{one.__name__: one for one in (TypeError, ValueError, gymnasium.error.ResetNeeded)},
-}
-_ARRAY = "~array"
+_KNOWN: dict[str, Any] = {name: getattr(errors, name) for name in errors.__all__}
+for _error in (
+    FileNotFoundError, ImportError, KeyError, ModuleNotFoundError, OSError, TypeError, ValueError,
+    gymnasium.error.ResetNeeded,
+):  # fmt: skip
+    _KNOWN[_error.__name__] = _error
 
 
 class EnvironmentProcessError(errors.EchoicError, RuntimeError):
@@ -86,7 +82,6 @@ class JsonProcess(Process):
     ) -> None:
         self._socket, theirs = socket.socketpair()
         weakref.finalize(self, self._socket.close)
-        self._printed: deque[bytes] = deque(maxlen=_KEPT_READS)
         with theirs:
             try:
                 super().__init__(
@@ -100,46 +95,36 @@ class JsonProcess(Process):
                 )
             except OSError as error:
                 raise EnvironmentProcessError(f"{name} can't be started: {error}") from error
+        self._printed: deque[bytes] = deque(maxlen=_KEPT_READS)
         what = (self.process.stdout, self._printed)
         self._reader = threading.Thread(target=_keep, args=what, name=name, daemon=True)
         self._reader.start()
 
     def ask(self, do: str, timeout: float, **arguments: Any) -> Any:
-        """Send a request and wait for the answer."""
-        self.send(do, timeout, **arguments)
-        return self.receive(timeout)
-
-    def send(self, do: str, timeout: float, **arguments: Any) -> None:
-        """Send a request without waiting for the answer, which may take ``timeout`` seconds."""
-        request = {"do": do, "with": arguments, "limit": timeout}
-        try:
-            line = json.dumps(request).encode() + b"\n"
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ArgumentError(f"a worker can't be given what is no JSON: {error}") from error
-        try:
-            self._socket.settimeout(timeout)
-            self._socket.sendall(line)
-        except OSError as error:
-            raise self._lost(do, timeout, error) from error
-
-    def receive(self, timeout: float) -> Any:
-        """Wait up to ``timeout`` seconds for the answer.
+        """Send a request, and wait up to ``timeout`` seconds for the answer.
 
         Raises:
             EnvironmentProcessError: If none came in time or the process died; it is killed then.
                 Or if the request failed with an error that is not known here.
         """
+        request = {"do": do, "with": arguments, "limit": timeout}
+        try:
+            message = json.dumps(request).encode() + b"\n"
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ArgumentError(f"a worker can't be given what is no JSON: {error}") from error
         deadline, line = time.monotonic() + timeout, bytearray()
         try:
+            self._socket.settimeout(timeout)
+            self._socket.sendall(message)
             while not line.endswith(b"\n"):
                 self._socket.settimeout(max(deadline - time.monotonic(), 1e-3))
                 came = self._socket.recv(_CHUNK)
                 line += came
                 if not came or len(line) > _LONGEST_ANSWER:
                     raise ConnectionError("the end, or too long an answer")
-            answer = json.loads(line, object_hook=from_json)
-        except (OSError, TypeError, ValueError) as error:
-            raise self._lost("an answer", timeout, error) from error
+            answer = json.loads(line)
+        except (OSError, ValueError) as error:
+            raise self._lost(timeout, error) from error
         if "is" in answer:
             return answer["is"]
         kind, text, trace = (answer["error"][name] for name in ("kind", "text", "trace"))
@@ -153,26 +138,25 @@ class JsonProcess(Process):
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
-    def _lost(self, what: str, limit: float, error: Exception) -> EnvironmentProcessError:
+    def _lost(self, limit: float, error: Exception) -> EnvironmentProcessError:
         """Kill the process, and say why, with the end of what it printed."""
         if self.killed:
             return EnvironmentProcessError(f"{self.name} is closed")
         if isinstance(error, TimeoutError):
-            how = f"was killed: {what} took longer than {limit:g} s"
+            how = f"was killed: an answer took longer than {limit:g} s"
         elif self.wait(1):
-            how = f"{self.ending()} before {what}"
+            how = f"{self.ending()} before an answer"
         else:
-            how = f"was killed: {what} broke off ({error})"
+            how = f"was killed: an answer broke off ({error})"
         self.close()
         # A process that it left behind may hold the pipe.
         self._reader.join(1)
         text = b"".join(self._printed).decode(errors="replace").strip()[-_SHOWN:]
-        return EnvironmentProcessError(
-            f"{self.name} {how}" + (f"; it had printed:\n{text}" if text else "")
-        )
+        printed = f"; it had printed:\n{text}" if text else ""
+        return EnvironmentProcessError(f"{self.name} {how}{printed}")
 
 
-def _keep(pipe: IO[bytes], printed: deque[bytes]) -> None:
+def _keep(pipe: Any, printed: deque[bytes]) -> None:
     """Read what a worker prints, so that it never waits for that."""
     with pipe:
         printed.extend(iter(lambda: pipe.read(_PAGE), b""))
@@ -180,6 +164,8 @@ def _keep(pipe: IO[bytes], printed: deque[bytes]) -> None:
 
 class EnvironmentProcess(EchoRLEnvironment):
     """An environment of the registry that runs in a worker process; started at once.
+
+    Arrays in ``info`` come as lists, but for the mask of commands.
 
     Args:
         name: As for :func:`~echoic.agents.environments.make_environment`.
@@ -220,15 +206,10 @@ class EnvironmentProcess(EchoRLEnvironment):
         self._state: EnvironmentState | None = None
         hello = self._spawn()
         super().__init__(EnvironmentConfig(**hello["config"]))
-        vector = spaces.Box(hello["low"], hello["high"], dtype=np.float32)
+        low, high = (np.array(hello[name], np.float32) for name in ("low", "high"))
         text = self.observation_space["text"]
-        self.observation_space = spaces.Dict({"text": text, "vector": vector})
+        self.observation_space = spaces.Dict({"text": text, "vector": spaces.Box(low, high)})
         self.instructions = hello["instructions"]
-
-    @property
-    def worker_pid(self) -> int | None:
-        """The worker's process; None between a worker's death and the next ``reset``."""
-        return self._worker.pid if self._worker.alive else None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -248,15 +229,15 @@ class EnvironmentProcess(EchoRLEnvironment):
         self._seeded = True
         gymnasium.Env.reset(self, seed=seed)
         answer = self._ask("reset", self.reset_timeout, seed=seed, options=dict(options or {}))
-        return self._take(answer, EnvironmentState("", 0.0, False, {}, -1, 0.0))
+        observation, *_, info = self._take(answer, EnvironmentState("", 0.0, False, {}, -1, 0.0))
+        return observation, info
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Execute a command: a text, or the index of a listed one."""
         before = self._before_step()
-        answer = self._ask("step", self.timeout, action=plain_action(action))
-        observation, info = self._take(answer, before)
+        taken = self._take(self._ask("step", self.timeout, action=plain_action(action)), before)
         self._count(self.state)
-        return observation, answer["reward"], answer["ended"], answer["cut"], info
+        return taken
 
     def close(self) -> None:
         """End the worker; the environment can't be used afterwards."""
@@ -277,14 +258,18 @@ class EnvironmentProcess(EchoRLEnvironment):
         raise NotImplementedError  # in the worker
 
     def _take(
-        self, answer: dict[str, Any], before: EnvironmentState
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        info, text, reward = answer["info"], answer["text"], answer["reward"]
+        self, answer: list[Any], before: EnvironmentState
+    ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        observation, reward, ended, cut, info = answer
         info["commands"] = tuple(info["commands"])
-        self._last_vector = answer["vector"]
-        done, earned = answer["ended"] or answer["cut"], before.episode_reward + reward
-        self._state = EnvironmentState(text, reward, done, info, before.step_count + 1, earned)
-        return {"text": text, "vector": self._last_vector}, info
+        info["command_mask"] = np.array(info["command_mask"], bool)
+        self._last_vector = np.array(observation["vector"], np.float32)
+        observation["vector"] = self._last_vector
+        earned, text = before.episode_reward + reward, observation["text"]
+        self._state = EnvironmentState(
+            text, reward, ended or cut, info, before.step_count + 1, earned
+        )
+        return observation, reward, ended, cut, info
 
     def _spawn(self) -> dict[str, Any]:
         where = os.pathsep.join(one for one in sys.path if one)
@@ -319,14 +304,7 @@ def environment_of(
     timeout: float | None = None,
     imports: Sequence[str] = (),
 ) -> Any:
-    """Make an environment here, or, if its steps have a time limit, in a process of its own.
-
-    Args:
-        name: As for :func:`~echoic.agents.environments.make_environment`.
-        settings: Settings of the environment.
-        timeout: Seconds that a step may take. None: no limit, and no process.
-        imports: As for :class:`EnvironmentProcess`.
-    """
+    """Make an environment here, or in a process of its own if its steps have a time limit."""
     if timeout is None:
         return make_environment(name, **settings)
     return EnvironmentProcess(
@@ -341,7 +319,8 @@ class _Worker:
     def make(self, name: str, settings: dict[str, Any], imports: list[str]) -> dict[str, Any]:
         for module in imports:
             importlib.import_module(module)
-        self._environment = made = make_environment(name, **settings)
+        made = make_environment(name, **settings)
+        self.step, self.expert, self._reset = made.step, made.expert, made.reset
         is_discrete = isinstance(made.action_space, spaces.Discrete)
         vector = made.observation_space["vector"]
         return {
@@ -357,40 +336,11 @@ class _Worker:
             "instructions": made.instructions,
         }
 
-    def reset(self, seed: int | None, options: dict[str, Any]) -> dict[str, Any]:
-        observation, info = self._environment.reset(seed=seed, options=options)
-        ended = {"reward": 0.0, "ended": False, "cut": False}
-        return {**observation, "info": info, **ended}
-
-    def step(self, action: Any) -> dict[str, Any]:
-        observation, reward, ended, cut, info = self._environment.step(action)
-        ends = {"reward": float(reward), "ended": bool(ended), "cut": bool(cut)}
-        return {**observation, "info": info, **ends}
-
-    def expert(self) -> str | None:
-        command: str | None = self._environment.expert()
-        return command
-
-
-def as_json(value: Any) -> Any:
-    """Convert arrays (their bytes in base64) and numpy's numbers to JSON."""
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        own = np.ascontiguousarray(value, value.dtype.newbyteorder("="))
-        return {_ARRAY: [own.dtype.str, own.shape, base64.b64encode(own.tobytes()).decode()]}
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"an environment returned a {type(value).__name__}, which is no JSON")
-
-
-def from_json(value: dict[str, Any]) -> Any:
-    """Convert the result of :func:`as_json` back."""
-    if len(value) != 1 or _ARRAY not in value:
-        return value
-    dtype, shape, text = value[_ARRAY]
-    return np.frombuffer(bytearray(base64.b64decode(text)), np.dtype(dtype)).reshape(shape)
+    def reset(self, **options: Any) -> tuple[Any, ...]:
+        observation, info = self._reset(**options)
+        return observation, 0.0, False, False, info
 
 
 def main() -> None:
     """Serve one environment."""
-    worker = _Worker()
-    serve({name: getattr(worker, name) for name in ("make", "reset", "step", "expert")}, as_json)
+    serve(_Worker(), default=lambda value: value.tolist())

@@ -278,8 +278,7 @@ def _evaluate(node: ast.expr) -> Expression:
 def _solution(parts: list[tuple[Fraction, str]], *, fractions: bool) -> str | None:
     """Find an expression of all parts, which are values and their texts, that makes 24."""
     if len(parts) == 1:
-        value, text = parts[0]
-        return text[1:-1] if value == _TARGET else None
+        return parts[0][1][1:-1] if parts[0][0] == _TARGET else None
     for i, j in itertools.permutations(range(len(parts)), 2):
         rest = [one for k, one in enumerate(parts) if k not in (i, j)]
         for sign, operate in _OPERATORS.items():

@@ -261,7 +261,7 @@ class _Shop(NamedTuple):
 
     products: list[Product]
     goals: list[Goal]
-    index: BM25
+    texts: BM25
     queries: list[str]
 
 
@@ -403,7 +403,7 @@ class WebShopEnvironment(EchoRLEnvironment):
             return clicks[what.lower()]() or Outcome(self._look())
         if verb == "click" or self._number:
             return None
-        found = self._shop.index.search(what, self.config.max_search_results)
+        found = self._shop.texts.search(what, self.config.max_search_results)
         self._results = [self._shop.products[i] for i in found]
         self._go(1)
         return Outcome(self._look())

@@ -76,7 +76,4 @@ class _Games:
 
 
 if __name__ == "__main__":
-    games = _Games()
-    importlib.import_module("loop").serve(
-        {name: getattr(games, name) for name in ("hello", "reset", "step", "expert")}
-    )
+    importlib.import_module("loop").serve(_Games())
