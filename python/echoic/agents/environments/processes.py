@@ -229,15 +229,13 @@ class EnvironmentProcess(EchoRLEnvironment):
         self._seeded = True
         gymnasium.Env.reset(self, seed=seed)
         answer = self._ask("reset", self.reset_timeout, seed=seed, options=dict(options or {}))
-        observation, *_, info = self._take(answer, EnvironmentState("", 0.0, False, {}, -1, 0.0))
+        observation, *_, info = self._take(answer, EnvironmentState("", 0.0, False, {}, -1))
         return observation, info
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Execute a command: a text, or the index of a listed one."""
         before = self._before_step()
-        taken = self._take(self._ask("step", self.timeout, action=plain_action(action)), before)
-        self._count(self.state)
-        return taken
+        return self._take(self._ask("step", self.timeout, action=plain_action(action)), before)
 
     def close(self) -> None:
         """End the worker; the environment can't be used afterwards."""
@@ -265,10 +263,8 @@ class EnvironmentProcess(EchoRLEnvironment):
         info["command_mask"] = np.array(info["command_mask"], bool)
         self._last_vector = np.array(observation["vector"], np.float32)
         observation["vector"] = self._last_vector
-        earned, text = before.episode_reward + reward, observation["text"]
-        self._state = EnvironmentState(
-            text, reward, ended or cut, info, before.step_count + 1, earned
-        )
+        done, step, earned = ended or cut, before.step_count + 1, before.episode_reward + reward
+        self._enter(EnvironmentState(observation["text"], reward, done, info, step, earned))
         return observation, reward, ended, cut, info
 
     def _spawn(self) -> dict[str, Any]:

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from echoic.agents import _checks
-from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome, shortest
+from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome
 from echoic.agents.environments.processes import JsonProcess
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import numpy as np
 
@@ -206,10 +206,6 @@ class RoomsConfig(EnvironmentConfig):
         containers: Number of containers, from 0 to 4.
         reward: ``"sparse"``, 1 at the end, or ``"milestones"``, which divides that 1 among each key
             taken, each door unlocked, the trophy taken and the trophy in its place.
-
-    >>> RoomsConfig(num_rooms=3, locked_doors=3)
-    Traceback (most recent call last):
-    echoic.errors.ArgumentError: 3 rooms have 2 doors, fewer than the 3 that are to be locked
     """
 
     max_steps: int = 100
@@ -339,8 +335,6 @@ class RoomsEnvironment(EchoRLEnvironment):
         self._world = _generate(self.config, self.np_random)
         self._at = _Where(self._world.start)
         self._plan: dict[_Where, str] = {}
-        # By state of this episode: no more than it has steps.
-        self._masks: dict[_Where, list[bool]] = {}
         return self._world.text(self._at)
 
     def _apply(self, command: str) -> Outcome | None:
@@ -361,21 +355,24 @@ class RoomsEnvironment(EchoRLEnvironment):
         return self._all
 
     def _possible(self) -> Sequence[bool]:
-        if self._at not in self._masks:
-            after = self._world.after
-            self._masks[self._at] = [after(self._at, command) is not None for command in self._all]
-        return self._masks[self._at]
+        return [self._world.after(self._at, command) is not None for command in self._all]
 
     def _expert(self) -> str | None:
-        if self._at not in self._plan:
-            self._plan = shortest(self._at, self._around)
+        """Search breadth-first for a shortest way, and remember it."""
+        came: dict[_Where, tuple[_Where, str]] = {}
+        queue = [] if self._at in self._plan else [self._at]
+        for at in queue:
+            for command in self._all:
+                after = self._world.after(at, command)
+                if after is None or after in came or after == self._at:
+                    continue
+                came[after] = (at, command)
+                queue.append(after)
+                if after.done:
+                    while after != self._at:
+                        after, self._plan[after] = came[after]
+                    return self._plan[self._at]
         return self._plan.get(self._at)
-
-    def _around(self, at: _Where) -> Iterator[tuple[str, _Where, bool]]:
-        for command in self._all:
-            after = self._world.after(at, command)
-            if after is not None:
-                yield command, after, after.done
 
 
 def _generate(config: RoomsConfig, rng: np.random.Generator) -> _World:
