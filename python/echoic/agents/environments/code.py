@@ -4,13 +4,10 @@ One answer ends an episode; it is right or wrong. 24 functions of our own come w
 reports call them ``cruxeval-style``. The data set's 800 are read from its file.
 
 - An output is compared as a literal, without running anything: ``literal == literal``, as loosely
-  as the data set's own scorer (``True`` is ``1``, a dict has no order).
-- An input is a call ``f(...)`` with literal arguments. The data set's own function is run on it, in
-  a sandbox. No code that a model wrote runs there.
-- Every answer counts. The data set's scorer leaves some unreadable ones out of the denominator;
-  here they are wrong.
-- With ``multi_turn`` there is an interpreter: ``python: code``. That is code that a model wrote, so
-  it runs within bubblewrap or not at all.
+  as the data set's own scorer (``True`` is ``1``, a dict has no order). Text that can't be read is
+  a wrong answer.
+- An input is a call ``f(...)`` with literal arguments, on which the data set's own function is run
+  in a sandbox. With ``multi_turn`` code of a model runs there, too: ``python: code``.
 """
 
 from __future__ import annotations
@@ -24,15 +21,12 @@ import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from echoic.agents import _checks
 from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome
 from echoic.agents.environments.sandbox import run_code, why_no_bubblewrap
 from echoic.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = [
     "CRUXEvalConfig",
@@ -48,8 +42,6 @@ URL = "https://raw.githubusercontent.com/facebookresearch/cruxeval/main/data/cru
 SHA256 = "8368b81047dc5014e4caf5a2f97604eff7644e0ecd7415e3ceeb184bbc2e0c96"
 _MAX_BYTES = 64 << 20
 _KEYS = ("code", "input", "output", "id")
-# Calls that may be part of an argument: made of literals, and of bounded cost to parse.
-_MAKERS = ("dict", "set", "frozenset", "range")
 _UNREADABLE = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
 
 
@@ -74,16 +66,13 @@ def load_functions(path: str | None = None) -> tuple[Function, ...]:
 
     Each line is a JSON object with the texts ``code``, ``input``, ``output`` (a Python literal) and
     ``id``.
-
-    >>> len(load_functions())
-    24
     """
     place = OWN if path is None else Path(path)
     if not place.is_file():
         raise ArgumentError(f"there is no file {place}; the data set's own is at {URL}")
     if place.stat().st_size > _MAX_BYTES:
         raise ArgumentError(f"{place} is larger than {_MAX_BYTES} bytes: no file of CRUXEval")
-    functions: dict[str, Function] = {}
+    functions = []
     for number, line in enumerate(place.read_text("utf-8").split("\n"), 1):
         if not line.strip():
             continue
@@ -98,11 +87,10 @@ def load_functions(path: str | None = None) -> tuple[Function, ...]:
         one = Function(*(row[key] for key in _KEYS))
         if literal_of(one.output) is None:
             raise ArgumentError(f"{where}: the output is no literal: {one.output[:80]}")
-        if functions.setdefault(one.id, one) is not one:
-            raise ArgumentError(f"{where}: the id {one.id!r} is there twice")
+        functions.append(one)
     if not functions:
         raise ArgumentError(f"{place} has no functions")
-    return tuple(functions.values())
+    return tuple(functions)
 
 
 def literal_of(answer: str) -> str | None:
@@ -115,11 +103,8 @@ def literal_of(answer: str) -> str | None:
     return ast.unparse(tree) if tree is not None and _is_literal(tree) else None
 
 
-def arguments_of(answer: str, known: str = "") -> str | None:
-    """Find the call ``f(...)`` in an answer, or None. Its arguments are literals, or simple makers.
-
-    ``known`` is a call that is valid as it is: some inputs of the data set are more than literals,
-    for example a lambda.
+def arguments_of(answer: str) -> str | None:
+    """Find the call ``f(...)`` in an answer, or None. Its arguments are literals.
 
     >>> arguments_of("assert f([1], b=2) == 3"), arguments_of("f(open('secrets'))")
     ('f([1], b=2)', None)
@@ -127,28 +112,15 @@ def arguments_of(answer: str, known: str = "") -> str | None:
     tree = _side_of(answer, 0)
     if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "f"):
         return None
-    try:
-        said, plain = ast.unparse(tree), _has_plain_arguments(tree)
-    except _UNREADABLE:
-        return None
-    known_tree = _side_of(known, 0)
-    return said if plain or (known_tree and said == ast.unparse(known_tree)) else None
-
-
-def _has_plain_arguments(call: ast.Call) -> bool:
-    by_name = all(one.arg is not None for one in call.keywords)
-    values = [*call.args, *(one.value for one in call.keywords)]
-    return by_name and all(
-        (isinstance(one.func, ast.Name) and one.func.id in _MAKERS and _has_plain_arguments(one))
-        if isinstance(one, ast.Call)
-        else _is_literal(one)
-        for one in values
-    )
+    values = [*tree.args, *(one.value for one in tree.keywords)]
+    by_name = all(one.arg is not None for one in tree.keywords)
+    return ast.unparse(tree) if by_name and all(map(_is_literal, values)) else None
 
 
 def _is_literal(node: ast.expr) -> bool:
     with contextlib.suppress(*_UNREADABLE):
         ast.literal_eval(node)
+        ast.unparse(node)  # which may be too deep
         return True
     return False
 
@@ -205,8 +177,9 @@ class CRUXEvalConfig(EnvironmentConfig):
         _checks.one_of(self, "prediction", ("output", "input"))
         _checks.whole(self, "max_code_length", "max_test_cases")
         _checks.number(self, "timeout_seconds", above=0, most=600)
-        if self.rows is not None and not _is_range(self.rows):
-            raise ArgumentError(f"rows must be two whole numbers, first and last, not {self.rows}")
+        rows = (0, 1) if self.rows is None else self.rows
+        if [type(one) for one in rows] != [int, int] or not 0 <= rows[0] < rows[1]:
+            raise ArgumentError(f"rows must be two whole numbers, first and last, not {rows}")
 
     @property
     def provenance(self) -> str:
@@ -222,23 +195,11 @@ def _is_official(path: str) -> bool:
     return place.is_file() and hashlib.sha256(place.read_bytes()).hexdigest() == SHA256
 
 
-def _is_range(rows: Sequence[Any]) -> bool:
-    return len(rows) == 2 and all(isinstance(one, int) for one in rows) and 0 <= rows[0] < rows[1]
-
-
 class CRUXEvalEnvironment(EchoRLEnvironment):
     """Predicts results or inputs of Python functions.
 
     ``reset(options={"index": 3})`` chooses a function; otherwise the seed does. ``info`` of an
     answer has its ``id``. There are no listed commands, so discrete policies can't play.
-
-    >>> environment = CRUXEvalEnvironment(CRUXEvalConfig())
-    >>> seen, info = environment.reset(options={"index": 3})
-    >>> print(seen["text"].splitlines()[-1])
-    f(84, 36)
-    >>> _, reward, ended, _, info = environment.step("answer: 12")
-    >>> reward, ended, info["success"]
-    (1.0, True, True)
     """
 
     config: CRUXEvalConfig
@@ -291,7 +252,8 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return bool(ast.literal_eval(literal) == ast.literal_eval(one.output.strip()))
-        call = arguments_of(said, known=one.call)
+        # Some inputs of the data set are more than literals, for example a lambda.
+        call = one.call if said == one.call else arguments_of(said)
         if call is None:
             return False
         ran = run_code(one.code, f"({call}) == ({one.output})", seconds=self.config.timeout_seconds)
