@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,8 +24,6 @@ from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import numpy as np
 
 __all__ = ["ALFWorldConfig", "ALFWorldEnvironment", "RoomsConfig", "RoomsEnvironment"]
 
@@ -115,10 +113,6 @@ class ALFWorldEnvironment(EchoRLEnvironment):
         ModuleNotFoundError: From ``reset``, if the worker's interpreter has no alfworld.
         FileNotFoundError: From ``reset``, if there are no games.
         EnvironmentProcessError: If the worker died or hung; the next ``reset`` starts another.
-
-    >>> from echoic.agents.environments import ALFWorldConfig, ALFWorldEnvironment
-    >>> ALFWorldEnvironment(ALFWorldConfig(task_type="look_at_obj")).get_state_dim()
-    512
     """
 
     config: ALFWorldConfig
@@ -193,7 +187,6 @@ _COLOURS = ("red", "blue", "green")
 _CONTAINERS = ("chest", "cupboard", "drawer", "box")
 _WAYS = {"north": (0, 1), "east": (1, 0), "south": (0, -1), "west": (-1, 0)}
 _BACK = {"north": "south", "east": "west", "south": "north", "west": "east"}
-_TROPHY = "trophy"
 
 
 @dataclass
@@ -238,76 +231,10 @@ class _Where(NamedTuple):
     done: bool = False
 
 
-@dataclass
-class _World:
-    names: list[str]
-    #: For each room, the room and the colour (empty if not locked) behind each way out.
-    exits: list[dict[str, tuple[int, str]]]
-    containers: dict[str, int] = field(default_factory=dict)
-    #: For each thing, its room at first, and its container there unless that is empty.
-    things: dict[str, tuple[int, str]] = field(default_factory=dict)
-    start: int = 0
-    home: int = 0
-
-    def after(self, at: _Where, command: str) -> _Where | None:
-        """Return the state after a command; None if it has no effect."""
-        verb, _, rest = command.partition(" ")
-        ways = self.exits[at.room]
-        if verb == "go" and rest in ways:
-            beyond, colour = ways[rest]
-            return None if colour and colour not in at.unlocked else at._replace(room=beyond)
-        if verb == "open" and self.containers.get(rest) == at.room and rest not in at.opened:
-            return at._replace(opened=at.opened | {rest})
-        if verb == "take" and self.lies(at, rest):
-            return at._replace(held=at.held | {rest})
-        colour = rest.removesuffix(" door")
-        locked = any(one == colour for _, one in ways.values()) and colour not in at.unlocked
-        if verb == "unlock" and locked and f"{colour} key" in at.held:
-            return at._replace(unlocked=at.unlocked | {colour})
-        at_home = at.room == self.home and _TROPHY in at.held
-        return at._replace(done=True) if verb == "put" and at_home else None
-
-    def lies(self, at: _Where, thing: str, within: str | None = None) -> bool:
-        """Return whether a thing can be seen and taken here (within a container, or "")."""
-        room, container = self.things.get(thing, (-1, ""))
-        if room != at.room or thing in at.held or within not in (None, container):
-            return False
-        return not container or container in at.opened
-
-    def text(self, at: _Where) -> str:
-        """Describe what is seen."""
-        if at.done:
-            return "The trophy stands on its pedestal. You have done it."
-        ways = []
-        for way, (_, colour) in self.exits[at.room].items():
-            state = "" if not colour else "unlocked " if colour in at.unlocked else "locked "
-            ways.append(f"a {state}{colour} door leads {way}" if colour else f"a way leads {way}")
-        parts = [f"You are in the {self.names[at.room]}.", f"Here, {', '.join(ways)}."]
-        for kind in (one for one, room in self.containers.items() if room == at.room):
-            inside = _list(t for t in self.things if self.lies(at, t, kind))
-            opened = f"an open {kind} holds {inside}"
-            parts.append(f"There is {opened if kind in at.opened else f'a closed {kind}'}.")
-        if floor := [t for t in self.things if self.lies(at, t, "")]:
-            parts.append(f"On the floor: {_list(floor)}.")
-        if at.room == self.home:
-            parts.append("There is an empty pedestal.")
-        parts.append(f"You hold {_list(t for t in self.things if t in at.held)}.")
-        parts.append(f"The trophy belongs on the pedestal in the {self.names[self.home]}.")
-        return " ".join(parts)
-
-
 class RoomsEnvironment(EchoRLEnvironment):
     """A generated world of rooms: find the trophy, and put it on the pedestal.
 
     The expert knows the world and takes a shortest way.
-
-    >>> from echoic.agents.environments import RoomsConfig, RoomsEnvironment
-    >>> environment = RoomsEnvironment(RoomsConfig(num_rooms=2, locked_doors=0, containers=0))
-    >>> observation, info = environment.reset(seed=0)
-    >>> observation["text"].startswith("You are in the ")
-    True
-    >>> info["commands"][:2]
-    ('go north', 'go east')
     """
 
     config: RoomsConfig
@@ -332,20 +259,64 @@ class RoomsEnvironment(EchoRLEnvironment):
         )
 
     def _start(self, options: dict[str, Any]) -> str:
-        self._world = _generate(self.config, self.np_random)
-        self._at = _Where(self._world.start)
+        """Make a world that can be solved."""
+        count, rng = self.config.num_rooms, self.np_random
+
+        def pick(some: Sequence[Any]) -> Any:
+            return some[int(rng.integers(len(some)))]
+
+        self._names = [_NAMES[i] for i in rng.permutation(len(_NAMES))[:count]]
+        # For each room, the one that it was built at, and the way from there.
+        cells, parents = {(0, 0): 0}, [(0, "")]
+        while len(cells) < count:
+            x, y = pick(list(cells))
+            way = pick(list(_WAYS))
+            cell = (x + _WAYS[way][0], y + _WAYS[way][1])
+            if cell not in cells:
+                parents.append((cells[x, y], way))
+                cells[cell] = len(cells)
+        # A parent has a lower number than its children, so locked doors are reached in the order of
+        # their rooms' numbers, and the first region holds all rooms behind no locked door.
+        doors = sorted(1 + int(i) for i in rng.permutation(count - 1)[: self.config.locked_doors])
+        lock = dict(zip(doors, _COLOURS, strict=False))
+        # By room and way, the room there, and the colour of its door (empty if it isn't locked).
+        self._exits: dict[tuple[int, str], tuple[int, str]] = {}
+        behind = [0]
+        for room, (old, way) in enumerate(parents[1:], 1):
+            colour = lock.get(room, "")
+            self._exits[old, way], self._exits[room, _BACK[way]] = (room, colour), (old, colour)
+            behind.append(room if room in lock else behind[old])
+        regions = [[r for r in range(count) if behind[r] == door] for door in (0, *doors)]
+        kinds = _CONTAINERS[: self.config.containers]
+        self._containers = {kind: int(rng.integers(count)) for kind in kinds}
+        # For each thing, its room at first, and its container there unless that is empty.
+        self._things: dict[str, tuple[int, str]] = {}
+
+        def put(thing: str, rooms: list[int]) -> None:
+            room = pick(rooms)
+            there = ["", *(kind for kind, where in self._containers.items() if where == room)]
+            # Preferably in a container.
+            self._things[thing] = (room, pick(there) or there[-1])
+
+        start, self._home = pick(regions[0]), pick(regions[0])
+        # The key of each door is in the region before it, so that all are needed.
+        for door, region in zip(doors, regions, strict=False):
+            put(f"{lock[door]} key", region)
+        last = regions[-1]
+        put("trophy", [room for room in last if room not in (start, self._home)] or last)
+        self._at = _Where(start)
         self._plan: dict[_Where, str] = {}
-        return self._world.text(self._at)
+        return self._text()
 
     def _apply(self, command: str) -> Outcome | None:
         command = " ".join(command.lower().split())
-        at = self._world.after(self._at, command) if command in self._all else None
+        at = self._after(self._at, command) if command in self._all else None
         if at is None:
             return None
         before, now = self._share(self._at), self._share(at)
         self._at = at
         reward = now - before if self.config.reward == "milestones" else float(at.done)
-        return Outcome(self._world.text(at), reward, at.done, now)
+        return Outcome(self._text(), reward, at.done, now)
 
     def _share(self, at: _Where) -> float:
         """Return the share of milestones that are reached. None can be undone."""
@@ -355,7 +326,7 @@ class RoomsEnvironment(EchoRLEnvironment):
         return self._all
 
     def _possible(self) -> Sequence[bool]:
-        return [self._world.after(self._at, command) is not None for command in self._all]
+        return [self._after(self._at, command) is not None for command in self._all]
 
     def _expert(self) -> str | None:
         """Search breadth-first for a shortest way, and remember it."""
@@ -363,7 +334,7 @@ class RoomsEnvironment(EchoRLEnvironment):
         queue = [] if self._at in self._plan else [self._at]
         for at in queue:
             for command in self._all:
-                after = self._world.after(at, command)
+                after = self._after(at, command)
                 if after is None or after in came or after == self._at:
                     continue
                 came[after] = (at, command)
@@ -374,54 +345,52 @@ class RoomsEnvironment(EchoRLEnvironment):
                     return self._plan[self._at]
         return self._plan.get(self._at)
 
+    def _after(self, at: _Where, command: str) -> _Where | None:
+        """Return the state after a command; None if it has no effect."""
+        verb, _, rest = command.partition(" ")
+        if verb == "go" and (at.room, rest) in self._exits:
+            beyond, colour = self._exits[at.room, rest]
+            return None if colour and colour not in at.unlocked else at._replace(room=beyond)
+        if verb == "open" and self._containers.get(rest) == at.room and rest not in at.opened:
+            return at._replace(opened=at.opened | {rest})
+        if verb == "take" and self._lies(at, rest):
+            return at._replace(held=at.held | {rest})
+        if verb == "unlock":
+            colour = rest.removesuffix(" door")
+            here = any(self._exits.get((at.room, way), ("", ""))[1] == colour for way in _WAYS)
+            if here and colour not in at.unlocked and f"{colour} key" in at.held:
+                return at._replace(unlocked=at.unlocked | {colour})
+        at_home = at.room == self._home and "trophy" in at.held
+        return at._replace(done=True) if verb == "put" and at_home else None
 
-def _generate(config: RoomsConfig, rng: np.random.Generator) -> _World:
-    """Make a world that can be solved."""
+    def _lies(self, at: _Where, thing: str, within: str | None = None) -> bool:
+        """Return whether a thing can be seen and taken here (within a container, or "")."""
+        room, container = self._things.get(thing, (-1, ""))
+        if room != at.room or thing in at.held or within not in (None, container):
+            return False
+        return not container or container in at.opened
 
-    def pick(some: Sequence[Any]) -> Any:
-        return some[int(rng.integers(len(some)))]
-
-    names = [_NAMES[i] for i in rng.permutation(len(_NAMES))[: config.num_rooms]]
-    cells = {(0, 0): 0}
-    exits: list[dict[str, tuple[int, str]]] = [{} for _ in names]
-    parents: list[tuple[int, str]] = [(-1, "")]
-    while len(cells) < len(names):
-        x, y = pick(list(cells))
-        way = pick(list(_WAYS))
-        cell = (x + _WAYS[way][0], y + _WAYS[way][1])
-        if cell not in cells:
-            room = cells[cell] = len(cells)
-            old = cells[x, y]
-            exits[old][way], exits[room][_BACK[way]] = (room, ""), (old, "")
-            parents.append((old, way))
-    # A parent has a lower number than its children, so locked doors are reached in the order of
-    # their rooms' numbers, and the first region holds all rooms behind no locked door.
-    doors = sorted(1 + int(i) for i in rng.permutation(len(names) - 1)[: config.locked_doors])
-    lock = {room: _COLOURS[i] for i, room in enumerate(doors)}
-    for room, colour in lock.items():
-        old, way = parents[room]
-        exits[old][way], exits[room][_BACK[way]] = (room, colour), (old, colour)
-    behind: list[int] = []
-    for room, (old, _) in enumerate(parents):
-        behind.append(room if room in lock else 0 if old < 0 else behind[old])
-    regions = [[r for r in range(len(names)) if behind[r] == door] for door in (0, *doors)]
-    world = _World(names, [{way: ways[way] for way in _WAYS if way in ways} for ways in exits])
-    for kind in _CONTAINERS[: config.containers]:
-        world.containers[kind] = int(rng.integers(len(names)))
-
-    def put(thing: str, rooms: list[int]) -> None:
-        room = pick(rooms)
-        kinds = ["", *(kind for kind, where in world.containers.items() if where == room)]
-        # Preferably in a container.
-        world.things[thing] = (room, pick(kinds) or kinds[-1])
-
-    world.start, world.home = pick(regions[0]), pick(regions[0])
-    # The key of each door is in the region before it, so that all are needed.
-    for door, region in zip(doors, regions, strict=False):
-        put(f"{lock[door]} key", region)
-    last = regions[-1]
-    put(_TROPHY, [room for room in last if room not in (world.start, world.home)] or last)
-    return world
+    def _text(self) -> str:
+        """Describe what is seen."""
+        at, exits = self._at, self._exits
+        if at.done:
+            return "The trophy stands on its pedestal. You have done it."
+        ways = []
+        for way, colour in ((w, exits[at.room, w][1]) for w in _WAYS if (at.room, w) in exits):
+            state = "unlocked" if colour in at.unlocked else "locked"
+            ways.append(f"a {state} {colour} door leads {way}" if colour else f"a way leads {way}")
+        parts = [f"You are in the {self._names[at.room]}.", f"Here, {', '.join(ways)}."]
+        for kind in (one for one, room in self._containers.items() if room == at.room):
+            inside = _list(t for t in self._things if self._lies(at, t, kind))
+            opened = f"an open {kind} holds {inside}"
+            parts.append(f"There is {opened if kind in at.opened else f'a closed {kind}'}.")
+        if floor := [t for t in self._things if self._lies(at, t, "")]:
+            parts.append(f"On the floor: {_list(floor)}.")
+        if at.room == self._home:
+            parts.append("There is an empty pedestal.")
+        parts.append(f"You hold {_list(t for t in self._things if t in at.held)}.")
+        parts.append(f"The trophy belongs on the pedestal in the {self._names[self._home]}.")
+        return " ".join(parts)
 
 
 def _list(things: Any) -> str:
