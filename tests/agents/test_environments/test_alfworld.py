@@ -71,10 +71,11 @@ def test_official_games_are_played(tmp_path, monkeypatch):
     home = tmp_path / "json_2.1.1" / "valid_seen"
     subprocess.run([python, "-c", WRITE, str(home)], check=True)
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
+    monkeypatch.setenv("ECHOIC_ALFWORLD_PYTHON", python)
     made = []
 
     def make(**settings):
-        config = ALFWorldConfig(**{"python": python, "split": "valid_seen", **settings})
+        config = ALFWorldConfig(**{"split": "valid_seen", **settings})
         made.append(ALFWorldEnvironment(config))
         return made[-1]
 

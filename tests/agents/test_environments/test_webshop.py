@@ -18,12 +18,12 @@ from conformance import (
 )
 from echoic.agents.environments import WebShopConfig, WebShopEnvironment
 from echoic.agents.environments.web import (
-    BM25,
+    Shop,
     alike,
     generate,
+    index_of,
     is_met,
     reward_of,
-    title_score,
     type_reward,
     words_of,
 )
@@ -226,24 +226,24 @@ def test_texts_are_alike_by_their_words(one, other, same):
 
 
 @pytest.mark.parametrize(
-    ("score", "same_query", "levels", "r_type"),
+    ("name", "query", "levels", "r_type"),
     [
-        (1.0, True, 3, 1.0),
-        (0.25, False, 0, 1.0),
-        (0.2, False, 1, 0.5),
-        (0.2, False, 2, 1.0),
-        (0.2, True, 0, 1.0),
-        (0.09, True, 3, 0.1),
-        (0.0, True, 3, 0.0),
+        ("Hose B C D E F G H I J", "hose", {"Home", "Outdoor"}, 1.0),
+        ("Garden Hose Nozzle", "x", set(), 1.0),
+        ("Hose", "x", {"Home"}, 0.5),
+        ("Hose", "x", {"Home", "Outdoor"}, 1.0),
+        ("Hose", "hose", set(), 1.0),
+        ("Chair", "hose", {"Home", "Outdoor"}, 0.0),
     ],
 )
-def test_the_type_of_an_item_counts_as_upstream(score, same_query, levels, r_type):
-    assert type_reward(score, same_query=same_query, levels=levels) == r_type
-
-
-def test_title_scores_count_wanted_nouns_as_often_as_they_are_there():
-    assert title_score("tea", "tea tea cup") == pytest.approx(1 / 3)
-    assert title_score("tea", "") == 0.2
+def test_the_type_of_an_item_counts_as_upstream(name, query, levels, r_type):
+    wanted = generate("garden", 4, 0)[0][3]._replace(
+        name="Emika A123 Spray Nozzle Garden Hose", query="hose", levels={"Home", "Outdoor", "x"}
+    )
+    bought = wanted._replace(name=name, query=query, levels=levels)
+    assert type_reward(bought, wanted) == r_type
+    many = wanted._replace(name="Hose Aa Bb Cc Dd Ee Ff Gg Hh Ii Jj")
+    assert type_reward(wanted._replace(name="Hose", query=query), many) == 0.1
 
 
 @pytest.mark.parametrize(
@@ -283,14 +283,14 @@ def test_words_are_compared_in_the_singular():
 
 def test_scores_of_the_search_are_lucenes():
     texts = ["red lamp red", "blue lamp", "blue chair of oak"]
-    index = BM25(texts)
-    found, scores = index._index["red"]
+    found, scores = index_of(texts)["red"]
     lengths, tf, idf = np.array([3, 2, 3]), 2.0, np.log(1 + 2.5 / 1.5)
     norm = 0.9 * (0.6 + 0.4 * 3 / lengths.mean())
     assert list(found) == [0]
     assert scores[0] == pytest.approx(idf * tf / (tf + norm))
-    assert index.search("lamps", 3) == [1, 0]
-    assert index.search("nothing of the kind", 3) == []
+    shop = Shop("garden", 8, 0)
+    assert {one.query for one in shop.search("lamps", 3)} == {"table lamp"}
+    assert shop.search("nothing of the kind", 3) == []
 
 
 @pytest.mark.parametrize(

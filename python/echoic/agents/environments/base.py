@@ -58,7 +58,6 @@ class TextEncoder:
 
     Each word and each pair of neighbours adds one at a place given by its hash, with a sign given
     by the hash too, so that collisions cancel. A text has the same vector on every machine.
-
     """
 
     def __init__(self, dim: int) -> None:
@@ -150,6 +149,10 @@ class EnvironmentState:
     info: dict[str, Any]
     step_count: int = 0
     episode_reward: float = 0.0
+
+
+#: What is before an episode, whose first observation is no step.
+BEFORE = EnvironmentState("", 0.0, False, {}, step_count=-1)
 
 
 class _AnyText(spaces.Text):
@@ -244,7 +247,7 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
             seed = self.config.seed
         self._seeded = True
         super().reset(seed=seed)
-        return self._show(Outcome(self._start(dict(options or {}))), None, valid=True)
+        return self._show(Outcome(self._start(dict(options or {}))), BEFORE, valid=True)
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Execute a command: a text, or the index of a listed one."""
@@ -332,19 +335,15 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
         return self._listed[action] if 0 <= action < len(self._listed) else None
 
     def _show(
-        self, outcome: Outcome, before: EnvironmentState | None, *, valid: bool
+        self, outcome: Outcome, before: EnvironmentState, *, valid: bool
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Make the state after a command, or of a new episode if there is none before."""
-        config, text = self.config, outcome.text[:_LONGEST_TEXT]
-        step, truncated, reward, earned = 0, False, 0.0, 0.0
+        """Make the state after a command, or that of a new episode."""
+        config, text, step = self.config, outcome.text[:_LONGEST_TEXT], before.step_count + 1
         if valid:
             self._last_valid = text
-        if before is not None:
-            step = before.step_count + 1
-            truncated = step >= self._step_limit() and not outcome.ended
-            reward = outcome.reward + (config.timeout_penalty if truncated else 0.0)
-            reward *= config.reward_scale
-            earned = before.episode_reward + reward
+        truncated = step >= self._step_limit() and not outcome.ended
+        reward = outcome.reward + (config.timeout_penalty if truncated else 0.0)
+        reward *= config.reward_scale
         size = config.action_space_size
         self._listed = () if outcome.ended else tuple(self._commands())[:size]
         mask = np.zeros(size, bool)
@@ -359,6 +358,7 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
             "valid": valid,
         }
         done = outcome.ended or truncated
+        earned = before.episode_reward + reward
         self._enter(EnvironmentState(text, reward, done, info, step, earned))
         return {"text": text, "vector": self._vector(text)}, info
 
@@ -375,11 +375,7 @@ def plain_action(action: Any) -> str | int:
 
 
 def package(name: str) -> Any:
-    """Import the package that an environment needs.
-
-    Raises:
-        ModuleNotFoundError: If it is not installed; the message says how to install it.
-    """
+    """Import the package that an environment needs, or say how to install it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -28,14 +28,7 @@ from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig
 from echoic.agents.environments.sandbox import run_code, why_no_bubblewrap
 from echoic.errors import ArgumentError
 
-__all__ = [
-    "CRUXEvalConfig",
-    "CRUXEvalEnvironment",
-    "Function",
-    "arguments_of",
-    "literal_of",
-    "load_functions",
-]
+__all__ = ["CRUXEvalConfig", "CRUXEvalEnvironment"]
 
 OWN = Path(__file__).parent / "data" / "cruxeval_own.jsonl"
 URL = "https://raw.githubusercontent.com/facebookresearch/cruxeval/main/data/cruxeval.jsonl"

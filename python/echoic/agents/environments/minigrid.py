@@ -78,10 +78,6 @@ class MiniGridConfig(EnvironmentConfig):
         timeout_penalty: 0 here, not -1, so that rewards are the package's.
         max_steps: The package has a limit for every task, and the smaller one counts.
         state_encoding_dim: At least 446: 445 numbers for the view, the rest for the mission's hash.
-
-    >>> MiniGridConfig(task_type="memory")
-    Traceback (most recent call last):
-    echoic.errors.ArgumentError: memory has grid_size 7, 9, 11, 13, 17, not 8
     """
 
     timeout_penalty: float = 0.0

@@ -29,6 +29,7 @@ from gymnasium import spaces
 
 from echoic import errors
 from echoic.agents.environments.base import (
+    BEFORE,
     EchoRLEnvironment,
     EnvironmentConfig,
     EnvironmentState,
@@ -229,7 +230,7 @@ class EnvironmentProcess(EchoRLEnvironment):
         self._seeded = True
         gymnasium.Env.reset(self, seed=seed)
         answer = self._ask("reset", self.reset_timeout, seed=seed, options=dict(options or {}))
-        observation, *_, info = self._take(answer, EnvironmentState("", 0.0, False, {}, -1))
+        observation, *_, info = self._take(answer, BEFORE)
         return observation, info
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
@@ -248,12 +249,6 @@ class EnvironmentProcess(EchoRLEnvironment):
 
     def _vector(self, text: str) -> NDArray[np.float32]:
         return self._last_vector
-
-    def _start(self, options: dict[str, Any]) -> str:
-        raise NotImplementedError  # in the worker
-
-    def _apply(self, command: str) -> None:
-        raise NotImplementedError  # in the worker
 
     def _take(
         self, answer: list[Any], before: EnvironmentState

@@ -27,15 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = [
-    "ARCConfig",
-    "ARCEnvironment",
-    "Expression",
-    "Game24Config",
-    "Game24Environment",
-    "parse_expression",
-    "parse_grid",
-]
+__all__ = ["ARCConfig", "ARCEnvironment", "Game24Config", "Game24Environment"]
 
 _LARGEST = 30
 _ATTEMPTS = 2
@@ -222,16 +214,14 @@ class Game24Config(EnvironmentConfig):
         allow_fractions: Whether intermediate results may be fractions, as in ``8 / (3 - 8 / 3)``.
             Without, all games have a solution of whole numbers.
         max_expression_length: Longest text of an answer, in characters.
-        attempts: Wrong answers that end the episode.
     """
 
     allow_fractions: bool = True
     max_expression_length: int = 64
-    attempts: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _checks.whole(self, "max_expression_length", "attempts")
+        _checks.whole(self, "max_expression_length")
 
 
 class Expression(NamedTuple):
@@ -293,8 +283,8 @@ def _solution(parts: list[tuple[Fraction, str]], *, fractions: bool) -> str | No
 class Game24Environment(EchoRLEnvironment):
     """The game of 24, with numbers from 1 to 13; ``options={"numbers": [...]}`` chooses them.
 
-    An answer is an expression of all numbers. A wrong one ends the episode after ``attempts`` of
-    them. Every game has a solution. There are no listed commands, so discrete policies can't play.
+    An answer is an expression of all numbers, and ends the episode. Every game has a solution.
+    There are no listed commands, so discrete policies can't play.
     """
 
     config: Game24Config
@@ -311,8 +301,7 @@ class Game24Environment(EchoRLEnvironment):
     def _start(self, options: dict[str, Any]) -> str:
         chosen = options.get("numbers")
         self._numbers = self._draw() if chosen is None else _checked_numbers(chosen)
-        self._wrong = 0
-        return self._seen()
+        return f"The numbers are {', '.join(map(str, self._numbers))}."
 
     def _apply(self, command: str) -> Outcome | None:
         said = " ".join(command.split())
@@ -332,9 +321,7 @@ class Game24Environment(EchoRLEnvironment):
             fault = f"That makes {found.value}, not 24."
         else:
             return Outcome(f"{said} makes 24.", 1.0, ended=True, score=1.0)
-        self._wrong += 1
-        over = self._wrong >= self.config.attempts
-        return Outcome(fault if over else f"{fault}\n{self._seen()}", ended=over)
+        return Outcome(fault, ended=True)
 
     def _expert(self) -> str | None:
         return self._solution_of(self._numbers)
@@ -348,9 +335,6 @@ class Game24Environment(EchoRLEnvironment):
             numbers = _checked_numbers(self.np_random.integers(1, _HIGHEST + 1, 4))
             if self._solution_of(numbers) is not None:
                 return numbers
-
-    def _seen(self) -> str:
-        return f"The numbers are {', '.join(map(str, self._numbers))}."
 
 
 def _checked_numbers(numbers: Any) -> list[int]:

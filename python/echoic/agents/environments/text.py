@@ -36,7 +36,10 @@ _TASKS = {
     "pick_two_obj": "pick_two_obj_and_place",
 }
 _DIM = 512
+# Names the interpreter that has alfworld, if it isn't this one.
 _PYTHON = "ECHOIC_ALFWORLD_PYTHON"
+# Seconds for a command, and for finding the games or starting one.
+_STEP_TIMEOUT, _RESET_TIMEOUT = 60.0, 300.0
 _INSTALL = (
     "pip install alfworld==0.4.2, which compiles for some minutes, in a virtual environment of its "
     "own if you don't want its GPL packages in yours"
@@ -55,11 +58,6 @@ class ALFWorldConfig(EnvironmentConfig):
         use_vision: Must be False: the simulator that draws the rooms is not in the package.
         text_encoding_dim: Another name of ``state_encoding_dim``; give either.
         split: Part of the games.
-        python: The interpreter that has alfworld. Default: that of ``ECHOIC_ALFWORLD_PYTHON``, or
-            this one.
-        step_timeout: Seconds that a command may take.
-        reset_timeout: Seconds for finding the games, for starting one, or for a command of the
-            expert.
     """
 
     max_steps: int = 100
@@ -70,9 +68,6 @@ class ALFWorldConfig(EnvironmentConfig):
     use_vision: bool = False
     text_encoding_dim: int = _DIM
     split: str = "train"
-    python: str | None = None
-    step_timeout: float = 60.0
-    reset_timeout: float = 300.0
 
     def __post_init__(self) -> None:
         if self.use_vision:
@@ -89,7 +84,6 @@ class ALFWorldConfig(EnvironmentConfig):
         self.text_encoding_dim = self.state_encoding_dim = sizes.pop() if sizes else _DIM
         super().__post_init__()
         _checks.one_of(self, "task_type", (*_TASKS, "any"))
-        _checks.number(self, "step_timeout", "reset_timeout", above=0)
         _checks.one_of(self, "split", ("train", "valid_seen", "valid_unseen"))
 
     @property
@@ -123,13 +117,13 @@ class ALFWorldEnvironment(EchoRLEnvironment):
         "with <place>, cool <thing> with <place>. Places and things have numbers, such as drawer 2."
     )
 
+    _worker: Any = None
+
     def __init__(self, config: ALFWorldConfig | None = None) -> None:
         super().__init__(config or ALFWorldConfig())
-        self._worker: Any = None
-        self._told: dict[str, Any] = {}
 
     def _expert(self) -> str | None:
-        command: str | None = self._worker.ask("expert", self.config.reset_timeout)
+        command: str | None = self._worker.ask("expert", _STEP_TIMEOUT)
         return command
 
     def close(self) -> None:
@@ -143,7 +137,7 @@ class ALFWorldEnvironment(EchoRLEnvironment):
             self._worker = self._open()
         # Any number chooses a game, modulo how many there are.
         seed = int(self.np_random.integers(2**31))
-        self._told = self._worker.ask("reset", self.config.reset_timeout, seed=seed)
+        self._told = self._worker.ask("reset", _RESET_TIMEOUT, seed=seed)
         return str(self._told["text"])
 
     def _apply(self, command: str) -> Outcome | None:
@@ -152,7 +146,7 @@ class ALFWorldEnvironment(EchoRLEnvironment):
         if said not in known:
             return None
         before = self._told["score"]
-        self._told = told = self._worker.ask("step", self.config.step_timeout, command=known[said])
+        self._told = told = self._worker.ask("step", _STEP_TIMEOUT, command=known[said])
         reward = max(0.0, told["score"] - before)
         return Outcome(told["text"], reward, told["won"], told["score"], told["details"])
 
@@ -162,18 +156,18 @@ class ALFWorldEnvironment(EchoRLEnvironment):
 
     def _open(self) -> JsonProcess:
         config = self.config
-        python = config.python or os.environ.get(_PYTHON) or sys.executable
+        python = os.environ.get(_PYTHON) or sys.executable
         file = Path(__file__).parent / "workers" / "alfworld_games.py"
         worker = JsonProcess([python, str(file)], name="the worker of ALFWorld")
         tasks = [name for short, name in _TASKS.items() if config.task_type in (short, "any")]
         try:
-            worker.ask("hello", config.reset_timeout, folder=str(config.folder), tasks=tasks)
+            worker.ask("hello", _RESET_TIMEOUT, folder=str(config.folder), tasks=tasks)
         except BaseException as error:
             worker.close()
             if isinstance(error, ImportError):
                 raise ModuleNotFoundError(
                     f"ALFWorld is not installed for {python} ({error}): {_INSTALL}; then give its "
-                    f"interpreter in {_PYTHON} or in the setting python"
+                    f"interpreter in {_PYTHON}"
                 ) from error
             raise
         return worker

@@ -29,6 +29,8 @@ from echoic.errors import ArgumentError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
 __all__ = ["WebShopConfig", "WebShopEnvironment"]
 
 _COMMAND = re.compile(r"(search|click)\[(.+)\]", re.IGNORECASE | re.DOTALL)
@@ -223,53 +225,48 @@ def _singular(word: str) -> str:
     return word[:-2] if word.endswith(("xes", "ches", "shes", "sses")) else word[:-1]
 
 
-class BM25:
-    """An index of texts, with Lucene's scores; items of equal scores keep their order."""
+def index_of(texts: Sequence[str]) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]:
+    """For each word, list the texts that have it and its scores there: BM25, as Lucene has it."""
+    counts = [Counter(words_of(text)) for text in texts]
+    lengths = np.array([one.total() for one in counts], float)
+    norm = 0.9 * (0.6 + 0.4 * lengths / max(lengths.mean(), 1.0))
+    places: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for i, one in enumerate(counts):
+        for word, count in one.items():
+            places[word].append((i, count))
+    index = {}
+    for word, found in places.items():
+        where, tf = np.array(found).T
+        idf = np.log1p((len(texts) - len(where) + 0.5) / (len(where) + 0.5))
+        index[word] = (where, idf * tf / (tf + norm[where]))
+    return index
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        counts = [Counter(words_of(text)) for text in texts]
-        lengths = np.array([one.total() for one in counts], float)
-        norm = 0.9 * (0.6 + 0.4 * lengths / max(lengths.mean(), 1.0))
-        self._size = len(texts)
-        places: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        for i, one in enumerate(counts):
-            for word, count in one.items():
-                places[word].append((i, count))
-        self._index = {}
-        for word, found in places.items():
-            where, tf = np.array(found).T
-            idf = np.log1p((self._size - len(where) + 0.5) / (len(where) + 0.5))
-            self._index[word] = (where, idf * tf / (tf + norm[where]))
 
-    def search(self, query: str, most: int) -> list[int]:
-        """Return the numbers of at most ``most`` texts that match, the best first."""
-        scores = np.zeros(self._size)
+class Shop:
+    """The goods, and the goals; items of equal scores are found in their order."""
+
+    def __init__(self, website_type: str, count: int, seed: int) -> None:
+        self.products, self.goals = generate(website_type, count, seed)
+        self.queries = list(dict.fromkeys(one.query for one in self.products))
+        texts = []
+        for one in self.products:
+            options = " ".join(f"{name}: {', '.join(own)}" for name, own in one.options.items())
+            texts.append(" ".join([one.name, one.description, one.bullets[0], options]))
+        self._index = index_of(texts)
+
+    def search(self, query: str, most: int) -> list[Product]:
+        """Return at most ``most`` items that match, the best first."""
+        scores = np.zeros(len(self.products))
         for word in words_of(query)[:_MAX_QUERY]:
             if word in self._index:
                 found, parts = self._index[word]
                 scores[found] += parts
         order = np.argsort(-scores, kind="stable")[:most]
-        return [int(i) for i in order if scores[i] > 0]
+        return [self.products[i] for i in order if scores[i] > 0]
 
 
-class _Shop(NamedTuple):
-    """The constant part, which environments of one process share."""
-
-    products: list[Product]
-    goals: list[Goal]
-    texts: BM25
-    queries: list[str]
-
-
-@functools.lru_cache(maxsize=4)
-def _open(website_type: str, count: int, seed: int) -> _Shop:
-    products, goals = generate(website_type, count, seed)
-    texts = []
-    for one in products:
-        options = " ".join(f"{name}: {', '.join(values)}" for name, values in one.options.items())
-        texts.append(" ".join([one.name, one.description, one.bullets[0], options]))
-    queries = list(dict.fromkeys(one.query for one in products))
-    return _Shop(products, goals, BM25(texts), queries)
+# Environments of one process share shops.
+_shop_of = functools.lru_cache(maxsize=4)(Shop)
 
 
 class WebShopEnvironment(EchoRLEnvironment):
@@ -290,7 +287,7 @@ class WebShopEnvironment(EchoRLEnvironment):
     def __init__(self, config: WebShopConfig | None = None) -> None:
         config = config or WebShopConfig()
         super().__init__(config)
-        self._shop = _open(config.website_type, config.num_products, config.catalogue_seed)
+        self._shop = _shop_of(config.website_type, config.num_products, config.catalogue_seed)
         self.goals = tuple(
             one for one in self._shop.goals if one.product.price <= config.budget_limit
         )
@@ -391,8 +388,7 @@ class WebShopEnvironment(EchoRLEnvironment):
             return clicks[what.lower()]() or Outcome(self._look())
         if verb == "click" or self._number:
             return None
-        found = self._shop.texts.search(what, self.config.max_search_results)
-        self._results = [self._shop.products[i] for i in found]
+        self._results = self._shop.search(what, self.config.max_search_results)
         self._go(1)
         return Outcome(self._look())
 
@@ -449,12 +445,7 @@ def reward_of(product: Product, goal: Goal, chosen: Mapping[str, str]) -> Reward
     - A goal's option counts if a chosen one is alike, or has the same first colour name.
     - ``r_type``: see :func:`type_reward`.
     """
-    wanted = goal.product
-    r_type = type_reward(
-        title_score(product.name, wanted.name),
-        same_query=product.query == wanted.query,
-        levels=len(product.levels & wanted.levels),
-    )
+    r_type = type_reward(product, goal.product)
     texts = [product.name, " ".join(product.bullets), product.description]
     attributes = sum(
         any(alike(own, one) for own in product.attributes)
@@ -468,24 +459,18 @@ def reward_of(product: Product, goal: Goal, chosen: Mapping[str, str]) -> Reward
     return Reward(total, r_type, attributes, options, in_price)
 
 
-def type_reward(score: float, *, same_query: bool, levels: int) -> float:
-    """Rate whether an item is of the kind that was asked for.
+def type_reward(product: Product, wanted: Product) -> float:
+    """Rate whether an item is of the kind that was asked for, by the wanted nouns in its name.
 
-    1 for the same query, two common levels of category, or more than a fifth of the wanted nouns in
-    the name; 0.5 for others; 0.1 or 0 where names have next to nothing or nothing in common.
+    1 for more than a fifth of them, the same query or two common levels of category; 0.5 for
+    others; 0.1 or 0 where names have next to nothing or nothing in common.
     """
+    asked = nouns_of(wanted.name)
+    score = len({*nouns_of(product.name)} & {*asked}) / len(asked)
     if score < 0.1:
         return 0.1 if score else 0.0
-    return 1.0 if same_query or levels >= 2 or score > 0.2 else 0.5
-
-
-def title_score(bought: str, wanted: str) -> float:
-    """Return the share of the wanted name's nouns that the bought one has; 0.2 without nouns.
-
-    As upstream, common nouns count once, and wanted ones as often as they occur.
-    """
-    asked = nouns_of(wanted)
-    return len(set(nouns_of(bought)) & set(asked)) / len(asked) if asked else 0.2
+    levels = len(product.levels & wanted.levels)
+    return 1.0 if product.query == wanted.query or levels >= 2 or score > 0.2 else 0.5
 
 
 def is_met(option: str, chosen: Iterable[str]) -> bool:
