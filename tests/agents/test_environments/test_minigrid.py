@@ -77,7 +77,7 @@ def test_it_is_gymnasiums():
 
 
 def test_chance_solves_next_to_none():
-    is_hard_for_chance(maker(), range(12), steps=150)
+    is_hard_for_chance(maker(), range(8), steps=150)
     is_hard_for_chance(maker(task_type="multi_object"), range(20))
 
 

@@ -143,7 +143,7 @@ SCRIPT = """
 import os, signal, sys, threading
 sys.path.insert(0, sys.argv[1])
 from echoic.agents.environments import EnvironmentProcess
-environment = EnvironmentProcess("misbehaving", timeout=1.0, imports=["misbehaving"])
+environment = EnvironmentProcess("misbehaving", timeout=0.5, imports=["misbehaving"])
 environment.reset(seed=1)
 print(environment._worker.pid, flush=True)
 if sys.argv[2] == "killed":

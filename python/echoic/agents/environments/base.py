@@ -236,8 +236,6 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
             raise ArgumentError(f"{name} must be from 0 to {count - 1}, not {index!r}")
         return index
 
-    # Gymnasium's interface.
-
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -270,8 +268,6 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
     def close(self) -> None:
         """Release what the environment holds; it can't be used afterwards."""
         self._closed = True
-
-    # More for agents.
 
     def expert(self) -> str | None:
         """Return the next command of a solver that may see hidden state; None if it has none."""
@@ -392,11 +388,7 @@ _USERS: dict[str, Callable[..., Any]] = {}
 
 
 def register_environment(name: str, make: Callable[..., Any]) -> None:
-    """Register an environment under a name; the latest of a name counts.
-
-    ``make`` gets the settings by name. It returns an
-    :class:`~echoic.agents.environments.EchoRLEnvironment`, or an object with its interface.
-    """
+    """Register a function that makes an environment of settings by name; the latest counts."""
     if not name or not callable(make):
         raise ArgumentError("an environment needs a name and a function that makes it")
     _USERS[name] = make
@@ -429,10 +421,8 @@ def _found(name: str) -> tuple[Any, Any]:
 
 
 def provenance_of(name: str, settings: Mapping[str, Any]) -> str:
-    """Name a task in a report, with where its data comes from: ``"webshop-generated"``.
-
-    A name or settings that can't be made keep their name; making them says what is wrong.
-    """
+    """Name a task in a report, with where its data comes from: ``"webshop-generated"``."""
+    # A name or settings that can't be made keep their name; making them says what is wrong.
     with contextlib.suppress(ArgumentError):
         if name not in _USERS:
             return str(getattr(read_settings(_found(name)[0], settings), "provenance", name))

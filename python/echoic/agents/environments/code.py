@@ -34,23 +34,17 @@ OWN = Path(__file__).parent / "data" / "cruxeval_own.jsonl"
 URL = "https://raw.githubusercontent.com/facebookresearch/cruxeval/main/data/cruxeval.jsonl"
 SHA256 = "8368b81047dc5014e4caf5a2f97604eff7644e0ecd7415e3ceeb184bbc2e0c96"
 _MAX_BYTES = 64 << 20
-_KEYS = ("code", "input", "output", "id")
 _UNREADABLE = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function ``f``, the arguments of one call, and its result, all as text."""
+    """A function ``f``, a call of it, and its result, all as text."""
 
     code: str
-    input: str
+    call: str
     output: str
     id: str
-
-    @property
-    def call(self) -> str:
-        """The call as it is written."""
-        return f"f({self.input})"
 
 
 @lru_cache(maxsize=4)
@@ -74,10 +68,10 @@ def load_functions(path: str | None = None) -> tuple[Function, ...]:
             row = json.loads(line)
         except ValueError:
             raise ArgumentError(f"{where} is no JSON") from None
-        for key in _KEYS:
+        for key in ("code", "input", "output", "id"):
             if not isinstance(row, dict) or not isinstance(row.get(key), str):
                 raise ArgumentError(f"{where} has no text {key!r}")
-        one = Function(*(row[key] for key in _KEYS))
+        one = Function(row["code"], f"f({row['input']})", row["output"], row["id"])
         if literal_of(one.output) is None:
             raise ArgumentError(f"{where}: the output is no literal: {one.output[:80]}")
         functions.append(one)
@@ -87,21 +81,13 @@ def load_functions(path: str | None = None) -> tuple[Function, ...]:
 
 
 def literal_of(answer: str) -> str | None:
-    """Find the literal in an answer, or None. It may stand after ``==``, as in an assertion.
-
-    >>> literal_of("[1, 2]"), literal_of("assert f('a==b') == 'b'"), literal_of("f(1)")
-    ('[1, 2]', "'b'", None)
-    """
+    """Find the literal in an answer, or None. It may stand after ``==``, as in an assertion."""
     tree = _side_of(answer, -1)
     return ast.unparse(tree) if tree is not None and _is_literal(tree) else None
 
 
 def arguments_of(answer: str) -> str | None:
-    """Find the call ``f(...)`` in an answer, or None. Its arguments are literals.
-
-    >>> arguments_of("assert f([1], b=2) == 3"), arguments_of("f(open('secrets'))")
-    ('f([1], b=2)', None)
-    """
+    """Find the call ``f(...)`` in an answer, or None. Its arguments are literals."""
     tree = _side_of(answer, 0)
     if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "f"):
         return None
@@ -145,13 +131,11 @@ class CRUXEvalConfig(EnvironmentConfig):
         language: ``"python"``; the data set has no other.
         max_code_length: Longest function, and longest code for the interpreter, in characters.
         max_test_cases: Uses of the interpreter in an episode.
-        timeout_seconds: Processor time of a function or of the interpreter; four times as much on
-            the wall clock.
+        timeout_seconds: Processor time of a function or of the interpreter.
         path: A file of functions. Default: the 24 of this package.
         prediction: ``"output"`` or ``"input"``.
         multi_turn: Whether there is an interpreter.
-        rows: First and last (not included) function of the file, so that training and evaluation
-            can use different ones.
+        rows: First and last (not included) function of the file that are used.
     """
 
     action_space_size: int = 30
@@ -179,13 +163,10 @@ class CRUXEvalConfig(EnvironmentConfig):
         """The name of the data: that of the benchmark only with the file that it has."""
         if self.path is None:
             return f"cruxeval-style ({len(load_functions())} functions)"
-        return "cruxeval" if _is_official(self.path) else f"cruxeval-style ({Path(self.path).name})"
-
-
-@lru_cache(maxsize=4)
-def _is_official(path: str) -> bool:
-    place = Path(path)
-    return place.is_file() and hashlib.sha256(place.read_bytes()).hexdigest() == SHA256
+        place = Path(self.path)
+        if place.is_file() and hashlib.sha256(place.read_bytes()).hexdigest() == SHA256:
+            return "cruxeval"
+        return f"cruxeval-style ({place.name})"
 
 
 class CRUXEvalEnvironment(EchoRLEnvironment):

@@ -44,7 +44,6 @@ _SIZES = {
         17: "MiniGrid-MemoryS17Random-v0",
     },
 }
-_TASKS = (*_SIZES, "multi_object")
 
 _VIEW = 7
 _CELLS = _VIEW * _VIEW
@@ -102,8 +101,8 @@ class MiniGridConfig(EnvironmentConfig):
                 )
         elif sizes is None and not self.task_type.startswith(("MiniGrid-", "BabyAI-")):
             raise ArgumentError(
-                f"task_type must be one of {', '.join(_TASKS)}, or an id that begins with "
-                f"MiniGrid- or BabyAI-, not {self.task_type!r}"
+                f"task_type must be one of {', '.join(_SIZES)}, multi_object, or an id that begins "
+                f"with MiniGrid- or BabyAI-, not {self.task_type!r}"
             )
         elif sizes is not None and size not in sizes:
             known = ", ".join(map(str, sizes))

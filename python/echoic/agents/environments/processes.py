@@ -72,10 +72,7 @@ class EnvironmentProcessError(errors.EchoicError, RuntimeError):
 class JsonProcess(Process):
     """A worker process that answers requests in JSON, one at a time. Any thread may close it.
 
-    Args:
-        command: The program and its arguments, to which the number of a socket is added.
-        name: Names the process in messages.
-        environment: Variables beside those of this process.
+    The number of its socket is added to the command, and ``environment`` to the variables.
     """
 
     def __init__(
@@ -98,7 +95,7 @@ class JsonProcess(Process):
                 raise EnvironmentProcessError(f"{name} can't be started: {error}") from error
         self._printed: deque[bytes] = deque(maxlen=_KEPT_READS)
         what = (self.process.stdout, self._printed)
-        self._reader = threading.Thread(target=_keep, args=what, name=name, daemon=True)
+        self._reader = threading.Thread(target=_keep, args=what, daemon=True)
         self._reader.start()
 
     def ask(self, do: str, timeout: float, **arguments: Any) -> Any:
@@ -171,17 +168,12 @@ class EnvironmentProcess(EchoRLEnvironment):
     Args:
         name: As for :func:`~echoic.agents.environments.make_environment`.
         settings: Settings of the environment.
-        timeout: Seconds that a step, or a command of the expert, may take.
-        reset_timeout: Seconds that a start of a worker or an episode may take.
+        timeout: Seconds that a step, or a command of the expert, may take. A start of a worker or
+            an episode may take two minutes, or as long if that is more.
         imports: Modules that the worker imports first, to register environments.
 
     Raises:
         EnvironmentProcessError: If a worker died or hung. Others are the environment's own.
-
-    >>> from echoic.agents.environments import EnvironmentProcess
-    >>> with EnvironmentProcess("rooms", {"num_rooms": 3}, timeout=5.0) as environment:
-    ...     observation, info = environment.reset(seed=1)
-    ...     text = environment.step(environment.expert())[0]["text"]
     """
 
     def __init__(
@@ -190,16 +182,12 @@ class EnvironmentProcess(EchoRLEnvironment):
         settings: Mapping[str, Any] | None = None,
         *,
         timeout: float = 60.0,
-        reset_timeout: float = 120.0,
         imports: Sequence[str] = (),
     ) -> None:
-        if not all(0 < seconds < math.inf for seconds in (timeout, reset_timeout)):
-            raise ArgumentError(
-                "timeout and reset_timeout must be finite and above 0 seconds, not "
-                f"{timeout} and {reset_timeout}"
-            )
+        if not 0 < timeout < math.inf:
+            raise ArgumentError(f"timeout must be finite and above 0 seconds, not {timeout}")
         self.name = name
-        self.timeout, self.reset_timeout = timeout, reset_timeout
+        self.timeout, self._beginning = timeout, max(timeout, _BEGINNING)
         #: Number of workers that had to be replaced.
         self.replacements = 0
         self._make = {"name": name, "settings": dict(settings or {}), "imports": list(imports)}
@@ -229,7 +217,7 @@ class EnvironmentProcess(EchoRLEnvironment):
             seed = self.config.seed
         self._seeded = True
         gymnasium.Env.reset(self, seed=seed)
-        answer = self._ask("reset", self.reset_timeout, seed=seed, options=dict(options or {}))
+        answer = self._ask("reset", self._beginning, seed=seed, options=dict(options or {}))
         observation, *_, info = self._take(answer, BEFORE)
         return observation, info
 
@@ -270,7 +258,7 @@ class EnvironmentProcess(EchoRLEnvironment):
             environment={"PYTHONPATH": where},
         )
         try:
-            hello: dict[str, Any] = self._ask("make", self.reset_timeout, **self._make)
+            hello: dict[str, Any] = self._ask("make", self._beginning, **self._make)
         except BaseException:
             self._worker.close()
             raise
@@ -298,9 +286,7 @@ def environment_of(
     """Make an environment here, or in a process of its own if its steps have a time limit."""
     if timeout is None:
         return make_environment(name, **settings)
-    return EnvironmentProcess(
-        name, settings, timeout=timeout, reset_timeout=max(timeout, _BEGINNING), imports=imports
-    )
+    return EnvironmentProcess(name, settings, timeout=timeout, imports=imports)
 
 
 # What runs in a worker.

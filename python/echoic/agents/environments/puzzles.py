@@ -80,13 +80,7 @@ def _admits(config: ARCConfig, task: Any) -> bool:
 
 
 def parse_grid(text: str) -> NDArray[np.int64] | None:
-    r"""Parse the last grid in a text: lists of a list, or lines of digits; None without one.
-
-    >>> parse_grid("I think that it is\n0 1\n2 3\n").tolist()
-    [[0, 1], [2, 3]]
-    >>> parse_grid("[[0, 1], [2, 3]]").tolist() == parse_grid("01\n23").tolist()
-    True
-    """
+    """Parse the last grid in a text: lists of a list, or lines of digits; None without one."""
     try:
         if lists := [one for one in _LIST.findall(text) if one[1:].lstrip().startswith("[")]:
             return _checked_grid(json.loads(lists[-1][: lists[-1].rindex("]") + 1]))
@@ -106,12 +100,9 @@ def parse_grid(text: str) -> NDArray[np.int64] | None:
 def _checked_grid(rows: Any) -> NDArray[np.int64] | None:
     if not rows or len(rows) > _LARGEST or not all(isinstance(row, list) for row in rows):
         return None
-    width = len(rows[0])
-    if not 1 <= width <= _LARGEST or any(len(row) != width for row in rows):
-        return None
-    if not all(one in range(10) for row in rows for one in row):
-        return None
-    return np.array(rows, np.int64)
+    fits = 1 <= len(rows[0]) <= _LARGEST and len({len(row) for row in rows}) == 1
+    known = all(one in range(10) for row in rows for one in row)
+    return np.array(rows, np.int64) if fits and known else None
 
 
 def _grid_text(grid: Any) -> str:
@@ -236,13 +227,7 @@ class Expression(NamedTuple):
 
 
 def parse_expression(text: str) -> Expression | None:
-    """Parse an expression of whole numbers, ``+ - * /`` and parentheses; None for other text.
-
-    >>> parse_expression("8 / (3 - 8 / 3)")
-    Expression(value=Fraction(24, 1), numbers=(8, 3, 8, 3), whole=False)
-    >>> parse_expression("__import__('os')") is None
-    True
-    """
+    """Parse an expression of whole numbers, ``+ - * /`` and parentheses; None for other text."""
     plain = " ".join(text.translate(_SIGNS).split())
     if _NOT_ARITHMETIC.search(plain):
         return None

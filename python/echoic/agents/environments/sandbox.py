@@ -1,9 +1,8 @@
 """Python code in a process of its own, within bubblewrap, with limits; or not at all.
 
 Code has no network, no other processes, and only Python's files, read-only. It is limited in time,
-memory, output and processes, and a filter of system calls refuses what the namespaces of bubblewrap
-leave open. Root is exempt from the limit of processes, so it becomes the unprivileged user of id
-65534 inside.
+memory, output and processes, and a filter of system calls refuses what namespaces leave open. Root
+is exempt from the limit of processes, so it becomes another user inside.
 
 Invariants: a bounded number of bytes is kept of the output. When a call returns, the process and
 all that it started and created are gone. ``"refused"`` means that the code did not run; ``"ok"``,
@@ -37,8 +36,6 @@ __all__ = ["Ran", "run_code", "why_no_bubblewrap"]
 _MEMORY = 512 << 20
 # The limit on the wall clock, beside that of processor time: a busy machine changes no result.
 _WALL = 4
-_UNPRIVILEGED = 65534
-_STATUS_BYTES = 64
 # By machine, its number in the kernel, and the calls that are refused: `socket` (a network
 # namespace keeps only IP and Unix sockets in: over AF_VSOCK a virtual machine talks to its host),
 # `io_uring_setup` (a way around this filter), `unshare` (a user namespace, whose rights open most
@@ -109,11 +106,8 @@ def run_code(
 ) -> Ran:
     """Execute code, then evaluate an expression if there is one; its ``repr`` is the output.
 
-    Args:
-        code: Python's.
-        expression: Evaluated where the code ran.
-        seconds: Limit of processor time. The limit on the wall clock is four times as long.
-        output: Limit of standard output, and of standard error, in bytes.
+    ``seconds`` limits the processor time (on the wall clock it is four times as long), ``output``
+    the bytes of standard output and of standard error.
     """
     if (why := why_no_bubblewrap()) is not None:
         return Ran("refused", f"there is no working bubblewrap here: {why}")
@@ -153,7 +147,7 @@ def _run(code: str, expression: str | None, seconds: float, output: int) -> Ran:
                 ("RLIMIT_NPROC", 0),
                 ("RLIMIT_CORE", 0),
             ],
-            "drop": _UNPRIVILEGED if os.geteuid() == 0 else 0,
+            "drop": 65534 if os.geteuid() == 0 else 0,
             "status": status_of_child.fileno(),
         }
         (folder / "job").write_text(json.dumps(job))
@@ -190,7 +184,7 @@ def _run(code: str, expression: str | None, seconds: float, output: int) -> Ran:
                 gone.poll()
                 os.close(init)
         os.set_blocking(status.fileno(), False)
-        reported = (status.read(_STATUS_BYTES) or b"").decode(errors="replace")
+        reported = (status.read(64) or b"").decode(errors="replace")
         said, complained = (
             (folder / name).read_bytes()[:output].decode(errors="replace")
             for name in ("said", "complained")

@@ -53,8 +53,7 @@ class ALFWorldConfig(EnvironmentConfig):
     Attributes:
         task_type: ``"pick_and_place"``, ``"look_at_obj"``, ``"pick_clean_then_place"``,
             ``"pick_heat_then_place"``, ``"pick_cool_then_place"``, ``"pick_two_obj"`` or ``"any"``.
-        max_objects: EchoRL's name, without effect: a game has its own things.
-        room_size: EchoRL's name, without effect: a game has its own room.
+        max_objects: Without effect, as ``room_size``: a game has its own room and things.
         use_vision: Must be False: the simulator that draws the rooms is not in the package.
         text_encoding_dim: Another name of ``state_encoding_dim``; give either.
         split: Part of the games.
@@ -191,8 +190,6 @@ class RoomsConfig(EnvironmentConfig):
         num_rooms: Number of rooms, from 2 to 16.
         locked_doors: Number of locked doors, from 0 to 3.
         containers: Number of containers, from 0 to 4.
-        reward: ``"sparse"``, 1 at the end, or ``"milestones"``, which divides that 1 among each key
-            taken, each door unlocked, the trophy taken and the trophy in its place.
     """
 
     max_steps: int = 100
@@ -200,7 +197,6 @@ class RoomsConfig(EnvironmentConfig):
     num_rooms: int = 8
     locked_doors: int = 2
     containers: int = 3
-    reward: str = "sparse"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -212,7 +208,6 @@ class RoomsConfig(EnvironmentConfig):
                 f"{self.num_rooms} rooms have {self.num_rooms - 1} doors, fewer than the "
                 f"{self.locked_doors} that are to be locked"
             )
-        _checks.one_of(self, "reward", ("sparse", "milestones"))
 
 
 class _Where(NamedTuple):
@@ -226,10 +221,7 @@ class _Where(NamedTuple):
 
 
 class RoomsEnvironment(EchoRLEnvironment):
-    """A generated world of rooms: find the trophy, and put it on the pedestal.
-
-    The expert knows the world and takes a shortest way.
-    """
+    """A generated world of rooms: find the trophy, and put it on the pedestal."""
 
     config: RoomsConfig
     instructions = (
@@ -307,14 +299,11 @@ class RoomsEnvironment(EchoRLEnvironment):
         at = self._after(self._at, command) if command in self._all else None
         if at is None:
             return None
-        before, now = self._share(self._at), self._share(at)
         self._at = at
-        reward = now - before if self.config.reward == "milestones" else float(at.done)
-        return Outcome(self._text(), reward, at.done, now)
-
-    def _share(self, at: _Where) -> float:
-        """Return the share of milestones that are reached. None can be undone."""
-        return (len(at.held) + len(at.unlocked) + at.done) / (2 * self.config.locked_doors + 2)
+        # Each key and door, the trophy, and its place; none can be undone.
+        reached = len(at.held) + len(at.unlocked) + at.done
+        score = reached / (2 * self.config.locked_doors + 2)
+        return Outcome(self._text(), float(at.done), at.done, score)
 
     def _commands(self) -> Sequence[str]:
         return self._all

@@ -37,45 +37,36 @@ _COMMAND = re.compile(r"(search|click)\[(.+)\]", re.IGNORECASE | re.DOTALL)
 BACK, NEXT, PREVIOUS, BUY = "Back to Search", "Next >", "< Prev", "Buy Now"
 SUBPAGES = ("Description", "Features")
 _PER_PAGE = 10
-# Upstream's order of goals.
-_ORDER_SEED = 233
 
-# Generated goods: by type of shop, name, category, attributes, lowest and highest price, options.
-_ALIASES = {"clothing": "fashion", "home": "garden"}
+# Generated goods: shop, name, category, attributes, lowest and highest price, options.
+_SHOPS, _ALIASES = (
+    ("electronics", "fashion", "garden", "beauty", "grocery"),
+    {"clothing": "fashion", "home": "garden"},
+)
 _ANY = "black, white, navy blue, red, green, silver, pink, charcoal"
 _FITS = "x-small, small, medium, large, x-large, xx-large"
-_GOODS = {
-    "electronics": f"""
-headphones | Electronics > Headphones > Over-Ear Headphones | noise cancelling, wireless bluetooth, long lasting, hands free, stereo sound, folding | 25 | 340 | color: {_ANY} | style: with case, without case
-usb charger | Electronics > Power Accessories > Wall Chargers | fast charging, travel size, overheat protection, quick release, dual port, usb c | 8 | 70 | color: black, white, silver | size: 20 watt, 45 watt, 65 watt, 100 watt
-bluetooth speaker | Electronics > Portable Audio > Speakers | water resistant, high power, stereo sound, easy carry, hands free, long lasting | 18 | 260 | color: {_ANY}
-tablet case | Electronics > Tablet Accessories > Cases | heavy duty, non slip, shock proof, auto sleep, kickstand, slim fit | 11 | 60 | color: {_ANY} | size: 8 inch, 10 inch, 11 inch, 13 inch
-security camera | Electronics > Video Surveillance > Cameras | night vision, motion detection, easy install, weather proof, plug play, two way audio | 30 | 400 | style: indoor, outdoor | item package quantity: 1, 2, 4
-keyboard | Electronics > Computer Accessories > Keyboards | backlit keys, quiet typing, rechargeable battery, compact layout, spill proof | 20 | 230 | color: black, white, gray | style: linear switch, tactile switch, clicky switch
-""",  # noqa: E501 - a kind of item is a line
-    "fashion": f"""
-hiking boots | Clothing > Men > Shoes > Hiking | water proof, non slip, memory foam, rubber sole, arch support, ankle height | 45 | 260 | color: brown, black, olive, gray | size: 8, 9, 10, 11, 12
-summer dress | Clothing > Women > Dresses > Casual | machine wash, short sleeve, elastic waist, button closure, tie back, quality cotton | 18 | 140 | color: {_ANY} | size: {_FITS}
-rain jacket | Clothing > Men > Coats > Rain Jackets | wind proof, hooded, zip pockets, taped seams, light weight, reflective trim | 35 | 320 | color: {_ANY} | size: {_FITS}
-wool socks | Clothing > Women > Socks > Casual | hand wash, moisture wicking, arch support, merino, seamless toe, cushion sole | 6 | 40 | color: gray, navy, wine, ivory | item package quantity: 1, 3, 6
-""",  # noqa: E501 - a kind of item is a line
-    "garden": f"""
-table lamp | Home > Lighting > Lamps > Table Lamps | touch control, energy saving, solid wood, warm light, easy assemble, dimmable | 16 | 180 | color: walnut, white, black, brass | style: round shade, square shade
-storage ottoman | Home > Furniture > Ottomans | faux leather, easy assemble, high density, space saving, removable lid, steel frame | 35 | 260 | color: gray, navy, brown, ivory | size: 17 inch, 30 inch, 43 inch
-bath towels | Home > Bath > Towels > Bath Towels | machine washable, quick drying, ring spun, extra soft, eco friendly, fade proof | 12 | 90 | color: {_ANY} | item package quantity: 2, 4, 8
-garden hose | Home > Outdoor > Watering > Hoses | kink proof, leak proof, brass fitting, light weight, drinking safe, spray nozzle | 15 | 120 | size: 25 ft, 50 ft, 100 ft | color: green, black, blue
-""",  # noqa: E501 - a kind of item is a line
-    "beauty": """
-face serum | Beauty > Skin Care > Face > Serums | fragrance free, cruelty free, hyaluronic acid, sensitive skin, anti aging | 9 | 110 | size: 1 fl oz, 2 fl oz | style: day, night
-shampoo | Beauty > Hair Care > Shampoo | sulfate free, tea tree, color safe, damaged hair, coconut oil, dandruff control | 6 | 55 | scent: citrus, lavender, unscented, eucalyptus | size: 8 fl oz, 16 fl oz, 33 fl oz
-lip balm | Beauty > Makeup > Lips > Balms | long lasting, vitamin e, cruelty free, bees wax, sun protection, easy apply | 3 | 28 | color: rose, coral, plum, nude | item package quantity: 1, 2, 4
-""",  # noqa: E501 - a kind of item is a line
-    "grocery": """
-green tea | Grocery > Beverages > Tea > Green | usda organic, caffeine free, individually wrapped, hand picked, gluten free | 5 | 48 | flavor: jasmine, mint, lemon, plain | size: 20 bags, 50 bags, 100 bags
-trail mix | Grocery > Snacks > Nuts > Trail Mix | gluten free, low sodium, resealable bag, high protein, no sugar, dairy free | 6 | 42 | flavor: tropical, chocolate, cranberry, salted | size: 8 ounce, 16 ounce, 32 ounce
-pasta sauce | Grocery > Pantry > Sauces > Pasta | non gmo, fat free, artificial free, kosher certified, slow cooked, glass jar | 4 | 36 | flavor: basil, garlic, arrabbiata, mushroom | item package quantity: 1, 3, 6
-""",  # noqa: E501 - a kind of item is a line
-}
+_GOODS = f"""
+electronics | headphones | Electronics > Headphones > Over-Ear Headphones | noise cancelling, wireless bluetooth, long lasting, hands free, stereo sound, folding | 25 | 340 | color: {_ANY} | style: with case, without case
+electronics | usb charger | Electronics > Power Accessories > Wall Chargers | fast charging, travel size, overheat protection, quick release, dual port, usb c | 8 | 70 | color: black, white, silver | size: 20 watt, 45 watt, 65 watt, 100 watt
+electronics | bluetooth speaker | Electronics > Portable Audio > Speakers | water resistant, high power, stereo sound, easy carry, hands free, long lasting | 18 | 260 | color: {_ANY}
+electronics | tablet case | Electronics > Tablet Accessories > Cases | heavy duty, non slip, shock proof, auto sleep, kickstand, slim fit | 11 | 60 | color: {_ANY} | size: 8 inch, 10 inch, 11 inch, 13 inch
+electronics | security camera | Electronics > Video Surveillance > Cameras | night vision, motion detection, easy install, weather proof, plug play, two way audio | 30 | 400 | style: indoor, outdoor | item package quantity: 1, 2, 4
+electronics | keyboard | Electronics > Computer Accessories > Keyboards | backlit keys, quiet typing, rechargeable battery, compact layout, spill proof | 20 | 230 | color: black, white, gray | style: linear switch, tactile switch, clicky switch
+fashion | hiking boots | Clothing > Men > Shoes > Hiking | water proof, non slip, memory foam, rubber sole, arch support, ankle height | 45 | 260 | color: brown, black, olive, gray | size: 8, 9, 10, 11, 12
+fashion | summer dress | Clothing > Women > Dresses > Casual | machine wash, short sleeve, elastic waist, button closure, tie back, quality cotton | 18 | 140 | color: {_ANY} | size: {_FITS}
+fashion | rain jacket | Clothing > Men > Coats > Rain Jackets | wind proof, hooded, zip pockets, taped seams, light weight, reflective trim | 35 | 320 | color: {_ANY} | size: {_FITS}
+fashion | wool socks | Clothing > Women > Socks > Casual | hand wash, moisture wicking, arch support, merino, seamless toe, cushion sole | 6 | 40 | color: gray, navy, wine, ivory | item package quantity: 1, 3, 6
+garden | table lamp | Home > Lighting > Lamps > Table Lamps | touch control, energy saving, solid wood, warm light, easy assemble, dimmable | 16 | 180 | color: walnut, white, black, brass | style: round shade, square shade
+garden | storage ottoman | Home > Furniture > Ottomans | faux leather, easy assemble, high density, space saving, removable lid, steel frame | 35 | 260 | color: gray, navy, brown, ivory | size: 17 inch, 30 inch, 43 inch
+garden | bath towels | Home > Bath > Towels > Bath Towels | machine washable, quick drying, ring spun, extra soft, eco friendly, fade proof | 12 | 90 | color: {_ANY} | item package quantity: 2, 4, 8
+garden | garden hose | Home > Outdoor > Watering > Hoses | kink proof, leak proof, brass fitting, light weight, drinking safe, spray nozzle | 15 | 120 | size: 25 ft, 50 ft, 100 ft | color: green, black, blue
+beauty | face serum | Beauty > Skin Care > Face > Serums | fragrance free, cruelty free, hyaluronic acid, sensitive skin, anti aging | 9 | 110 | size: 1 fl oz, 2 fl oz | style: day, night
+beauty | shampoo | Beauty > Hair Care > Shampoo | sulfate free, tea tree, color safe, damaged hair, coconut oil, dandruff control | 6 | 55 | scent: citrus, lavender, unscented, eucalyptus | size: 8 fl oz, 16 fl oz, 33 fl oz
+beauty | lip balm | Beauty > Makeup > Lips > Balms | long lasting, vitamin e, cruelty free, bees wax, sun protection, easy apply | 3 | 28 | color: rose, coral, plum, nude | item package quantity: 1, 2, 4
+grocery | green tea | Grocery > Beverages > Tea > Green | usda organic, caffeine free, individually wrapped, hand picked, gluten free | 5 | 48 | flavor: jasmine, mint, lemon, plain | size: 20 bags, 50 bags, 100 bags
+grocery | trail mix | Grocery > Snacks > Nuts > Trail Mix | gluten free, low sodium, resealable bag, high protein, no sugar, dairy free | 6 | 42 | flavor: tropical, chocolate, cranberry, salted | size: 8 ounce, 16 ounce, 32 ounce
+grocery | pasta sauce | Grocery > Pantry > Sauces > Pasta | non gmo, fat free, artificial free, kosher certified, slow cooked, glass jar | 4 | 36 | flavor: basil, garlic, arrabbiata, mushroom | item package quantity: 1, 3, 6
+"""  # noqa: E501 - a kind of item is a line
 _BRANDS = "Albex Bordano Casferra Delgent Emika Fenlune Galmont Holnova Isquist Jorrion Kelsett"
 _LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ"
 _REQUESTS = (
@@ -109,14 +100,10 @@ class Goal(NamedTuple):
 
     product: Product
     request: str
+    instruction: str
     attributes: list[str]
     options: list[str]
     price_upper: float
-
-    @property
-    def instruction(self) -> str:
-        """What is asked for."""
-        return f"{self.request}, and price lower than {self.price_upper:.2f} dollars"
 
 
 def generate(website_type: str, count: int, seed: int) -> tuple[list[Product], list[Goal]]:
@@ -126,15 +113,11 @@ def generate(website_type: str, count: int, seed: int) -> tuple[list[Product], l
     goal needs more than its first search result. The same seed generates the same shop.
     """
     rng, limits = random.Random(f"{website_type} {seed}"), random.Random(seed)
-    kinds = [
-        line.split(" | ")
-        for name, lines in _GOODS.items()
-        for line in lines.strip().split("\n")
-        if website_type in (name, "all")
-    ]
+    goods = (line.split(" | ") for line in _GOODS.strip().split("\n"))
+    kinds = [one for one in goods if website_type in (one[0], "all")]
     products, goals = [], []
     for number in range(count):
-        kind, category, possible, low, high, *said = kinds[number % len(kinds)]
+        _, kind, category, possible, low, high, *said = kinds[number % len(kinds)]
         options = {name: values.split(", ") for name, values in (o.split(": ") for o in said)}
         asin = f"E{number:05d}{rng.choice(_LETTERS)}{rng.choice(_LETTERS)}"
         has = rng.sample(possible.split(", "), 3)
@@ -164,8 +147,9 @@ def generate(website_type: str, count: int, seed: int) -> tuple[list[Product], l
         steps = [10.0 * (price // 10 + i) for i in range(1, 5)]
         products.append(product)
         upper = max(limits.sample(steps, 2))
-        goals.append(Goal(product, request, asked, list(chosen.values()), upper))
-    random.Random(_ORDER_SEED).shuffle(goals)
+        instruction = f"{request}, and price lower than {upper:.2f} dollars"
+        goals.append(Goal(product, request, instruction, asked, list(chosen.values()), upper))
+    random.Random(233).shuffle(goals)
     return products, goals
 
 
@@ -174,7 +158,7 @@ class WebShopConfig(EnvironmentConfig):
     """Settings of WebShop.
 
     Attributes:
-        success_threshold: 1.0 here: success is having bought exactly what was asked for.
+        success_threshold: 1.0: success is having bought exactly what was asked for.
         website_type: Goods of the shop: ``"electronics"``, ``"fashion"`` (or ``"clothing"``),
             ``"garden"`` (or ``"home"``), ``"beauty"``, ``"grocery"`` or ``"all"``.
         max_search_results: Most results of a search, ten to a page. Upstream has 50.
@@ -198,7 +182,7 @@ class WebShopConfig(EnvironmentConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.website_type = _ALIASES.get(self.website_type, self.website_type)
-        _checks.one_of(self, "website_type", (*_GOODS, *_ALIASES, "all"))
+        _checks.one_of(self, "website_type", (*_SHOPS, *_ALIASES, "all"))
         _checks.whole(self, "max_search_results", "max_cart_items", "num_products")
         _checks.number(self, "budget_limit", above=0, finite=False)
 
@@ -302,9 +286,8 @@ class WebShopEnvironment(EchoRLEnvironment):
         self._go(0)
         return self._look()
 
-    # The page: 0 is the search, others are results from 1 on, unless an item is open.
-
     def _go(self, number: int) -> None:
+        """Show a page: 0 is the search, others are results from 1 on."""
         self._number, self._subpage = number, ""
         self._item: Product | None = None
         at = number * _PER_PAGE

@@ -1,6 +1,4 @@
-"""The worker's side of a :class:`~echoic.agents.environments.processes.JsonProcess`.
-
-Needs the standard library only, because it also runs where Echoic is not installed.
+"""The worker's side of a ``JsonProcess``, by the standard library only: it runs without Echoic.
 
 A request is the line ``{"do": name, "with": {...}, "limit": seconds}`` on the socket that the last
 argument names, an answer the line ``{"is": value}`` or ``{"error": {"kind": class, "text": message,
