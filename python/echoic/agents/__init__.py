@@ -29,8 +29,8 @@ _MODULES = {
     "environments": (
         "ALFWorldConfig ALFWorldEnvironment ARCConfig ARCEnvironment CRUXEvalConfig "
         "CRUXEvalEnvironment EchoRLEnvironment EnvironmentConfig EnvironmentState Game24Config "
-        "Game24Environment MiniGridConfig MiniGridEnvironment ReasoningGymConfig "
-        "ReasoningGymEnvironment RoomsConfig RoomsEnvironment WebShopConfig WebShopEnvironment"
+        "Game24Environment MiniGridConfig MiniGridEnvironment RoomsConfig RoomsEnvironment "
+        "WebShopConfig WebShopEnvironment"
     ),
     "evaluation": "BenchmarkConfig BenchmarkResult EchoRLBenchmark TaskResult",
     "llm": (

@@ -39,6 +39,8 @@ class Misbehaving(EchoRLEnvironment):
             sys.stdout.write('{"is": "a lie"}\n')
             sys.stdout.flush()
             sys.stderr.write("x" * 300_000)
+        if command == "answer no JSON":
+            return Outcome("A set.", details={"set": {1}})
         if command == "raise":
             raise ZeroDivisionError("not by zero")
         if command == "have children":

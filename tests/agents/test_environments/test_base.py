@@ -198,6 +198,6 @@ def test_what_is_kept_is_bounded():
         encoder(f"{number}")
     assert base._kept.cache_info().currsize == base.MOST_KEPT
     before = base._kept.cache_info().misses
-    encoder("x" * (base.LONGEST_KEPT + 1))
-    TextEncoder(base.WIDEST_KEPT + 1)("x")
+    encoder("x" * base.LARGEST_KEPT)
+    TextEncoder(base.LARGEST_KEPT // 4)("x")
     assert base._kept.cache_info().misses == before

@@ -19,12 +19,7 @@ from echoic.agents.environments.code import (
     literal_of,
     load_functions,
 )
-from echoic.agents.environments.sandbox import (
-    Ran,
-    Sandbox,
-    bubblewrap_works,
-    why_no_bubblewrap,
-)
+from echoic.agents.environments.sandbox import Ran, run_code, why_no_bubblewrap
 from echoic.errors import ArgumentError
 
 # The data set's own file: where it is said to be, or beside the repository.
@@ -32,6 +27,9 @@ OFFICIAL = Path(
     os.environ.get(
         "ECHOIC_CRUXEVAL", Path(__file__).parents[3].parent / "shared" / "data" / "cruxeval.jsonl"
     )
+)
+needs_bubblewrap = pytest.mark.skipif(
+    why_no_bubblewrap() is not None, reason=f"no bubblewrap: {why_no_bubblewrap()}"
 )
 needs_official = pytest.mark.skipif(not OFFICIAL.is_file(), reason="no file of CRUXEval here")
 
@@ -54,15 +52,17 @@ def test_it_conforms():
     is_hard_for_chance(make, range(24), words=("answer: 0", "answer: 'a'", "answer: []"), steps=5)
 
 
+@needs_bubblewrap
 def test_inputs_are_solved_too():
-    is_solved(lambda: make(prediction="input"), range(12))
+    is_solved(lambda: make(prediction="input"), range(4))
 
 
+@needs_bubblewrap
 def test_the_own_functions_return_what_their_file_says():
     together = "\n".join(
         f"{one.code}\nassert {one.call} == {one.output}" for one in load_functions()
     )
-    assert Sandbox("limits").run(together).status == "ok"
+    assert run_code(together).status == "ok"
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_the_own_functions_return_what_their_file_says():
     ["12", " 12 ", "12.0", "assert f(84, 36) == 12", "0xc", "[12][0]"],
 )
 def test_outputs_are_compared_as_literals_without_running_anything(said, monkeypatch):
-    monkeypatch.setattr(Sandbox, "run", lambda *_: pytest.fail("something was run"))
+    monkeypatch.setattr(module, "run_code", lambda *_: pytest.fail("something was run"))
     assert answer(said)[1] == float(said != "[12][0]")
 
 
@@ -83,6 +83,8 @@ def test_tags_of_the_data_sets_prompts_are_understood():
 
 def test_a_double_equals_sign_within_a_text_is_part_of_it():
     assert literal_of("'a == b'") == "'a == b'"
+    assert literal_of("assert f('a==b') == 'b'") == "'b'"
+    assert arguments_of("assert f([1], b=2) == 3") == "f([1], b=2)"
     assert arguments_of("f('a == b') == 3") == "f('a == b')"
 
 
@@ -99,6 +101,7 @@ def test_an_answer_that_is_no_literal_is_wrong_and_counts(said):
     assert (reward, terminated, info["success"]) == (0.0, True, False)
 
 
+@needs_bubblewrap
 @pytest.mark.parametrize(
     ("said", "right"),
     [
@@ -132,16 +135,18 @@ def test_inputs_are_run_by_the_data_sets_own_function(said, right):
     ],
 )
 def test_nothing_else_than_literals_is_ever_run(said, monkeypatch):
-    monkeypatch.setattr(Sandbox, "run", lambda *_: pytest.fail("something was run"))
+    monkeypatch.setattr(module, "why_no_bubblewrap", lambda: None)
+    monkeypatch.setattr(module, "run_code", lambda *_: pytest.fail("something was run"))
     assert arguments_of(said) is None
     assert answer(said, prediction="input")[1:3] == (0.0, True)
 
 
+@needs_bubblewrap
 def test_a_function_that_never_ends_is_a_wrong_answer(tmp_path):
     row = {"code": "def f(n):\n    while n: pass\n    return 1", "input": "0", "output": "1"}
     path = tmp_path / "loop.jsonl"
     path.write_text(json.dumps({**row, "id": "loop"}))
-    environment = make(path=str(path), prediction="input", timeout_seconds=1.0)
+    environment = make(path=str(path), prediction="input", timeout_seconds=0.5)
     environment.reset()
     assert environment.step("answer: f(7)")[1:3] == (0.0, True)
     environment.reset()
@@ -158,11 +163,8 @@ def test_the_target_is_not_in_the_observation():
     assert wrong[0]["text"] == "Wrong."
 
 
-def test_the_interpreter_runs_code_and_knows_the_function(monkeypatch):
-    real = Sandbox("limits")
-    monkeypatch.setattr(
-        module, "Sandbox", lambda *_, **__: type("Box", (), {"run": staticmethod(real.run)})
-    )
+@needs_bubblewrap
+def test_the_interpreter_runs_code_and_knows_the_function():
     environment = make(multi_turn=True, max_test_cases=2, max_code_length=200)
     assert "up to 2 times" in environment.instructions
     first = environment.reset(options={"index": 3})[0]["text"]
@@ -178,7 +180,7 @@ def test_the_interpreter_runs_code_and_knows_the_function(monkeypatch):
 
 def test_without_a_sandbox_code_of_a_model_is_refused(monkeypatch):
     refusal = Ran("refused", "there is no working bubblewrap here: it was taken away")
-    monkeypatch.setattr(Sandbox, "run", lambda *_: refusal)
+    monkeypatch.setattr(module, "run_code", lambda *_, **__: refusal)
     environment = make(multi_turn=True)
     environment.reset(options={"index": 3})
     text = environment.step("python: print('I ran')")[0]["text"]
@@ -187,7 +189,7 @@ def test_without_a_sandbox_code_of_a_model_is_refused(monkeypatch):
     )
 
 
-@pytest.mark.skipif(not bubblewrap_works(), reason=f"no bubblewrap: {why_no_bubblewrap()}")
+@needs_bubblewrap
 def test_the_interpreter_has_no_network_and_no_files():
     environment = make(multi_turn=True)
     environment.reset(options={"index": 3})
@@ -196,9 +198,9 @@ def test_the_interpreter_has_no_network_and_no_files():
     assert text.startswith("FileNotFoundError")
 
 
-def test_without_limits_inputs_are_no_task(monkeypatch):
-    monkeypatch.setattr(module, "limits_work", lambda: False)
-    with pytest.raises(ArgumentError, match="which this system does not have"):
+def test_without_bubblewrap_inputs_are_no_task(monkeypatch):
+    monkeypatch.setattr(module, "why_no_bubblewrap", lambda: "it is not there")
+    with pytest.raises(ArgumentError, match="within bubblewrap: it is not there"):
         make(prediction="input")
     make(prediction="output")
 

@@ -8,7 +8,6 @@ pytest.importorskip("gymnasium")
 
 from conformance import (
     cannot_be_farmed,
-    index_is_command,
     is_deterministic,
     is_gymnasium,
     is_hard_for_chance,
@@ -32,13 +31,13 @@ def game(*numbers, **settings):
 
 def test_it_conforms():
     is_gymnasium(make)
-    is_solved(make, range(60))
-    is_solved(lambda: make(allow_fractions=False), range(20))
-    is_hard_for_chance(make, range(200))
+    is_solved(make, range(20))
+    is_solved(lambda: make(allow_fractions=False), range(10))
+    is_hard_for_chance(make, range(20), words=("1 + 2 + 3 + 4", "5 * 5 - 6 + 5", "24"), steps=5)
     is_deterministic(make)
     is_patient(make)
     cannot_be_farmed(make, range(20), most=1.0)
-    index_is_command(make)
+    assert make().reset(seed=0)[1]["commands"] == (), "discrete policies can't play"
 
 
 @pytest.mark.parametrize(
@@ -89,12 +88,10 @@ def test_nothing_else_is_an_expression(text):
 
 def test_whole_games_have_whole_solutions():
     environment = make(allow_fractions=False)
-    for seed in range(30):
+    for seed in range(20):
         environment.reset(seed=seed)
-        while not environment.state.done:
-            environment.step(environment.expert())
-            assert all(one.denominator == 1 for one in environment._left)
-        assert environment.state.info["success"]
+        assert parse_expression(environment.expert()).whole
+        assert environment.step(environment.expert())[4]["success"]
 
 
 def test_an_answer_wins_at_once():
@@ -127,73 +124,15 @@ def test_a_wrong_answer_is_told_and_ends(said, fault):
     assert (reward, ended, info["success"], info["valid"]) == (0.0, True, False, True)
 
 
-def test_attempts_are_counted():
-    environment = game(1, 2, 3, 4, attempts=2)
-    assert environment.step("1 + 2 + 3 + 4")[2] is False
-    assert environment.step("1 * 2 * 3 * 4")[1:3] == (1.0, True)
-    environment = game(1, 2, 3, 4, attempts=2)
-    environment.step("1 + 2 + 3 + 4")
-    assert environment.step("1 + 2 + 3 * 4")[1:3] == (0.0, True)
-
-
-def test_steps_take_the_place_of_their_numbers():
-    environment = game(8, 8, 3, 3)
-    for said, left in (("8 / 3", "Left are 8/3, 3, 8"), ("3 - (8/3)", "Left are 1/3, 8")):
-        assert left in environment.step(said)[0]["text"]
-    observation, reward, ended, _, _ = environment.step("8 / (1/3)")
-    assert (observation["text"], reward, ended) == ("24 is left.", 1.0, True)
-
-
-@pytest.mark.parametrize(
-    ("said", "left"),
-    [
-        ("9-5", "4, 4, 10"),
-        (" 5+9 ", "4, 10, 14"),
-        ("5 × 9", "4, 10, 45"),
-        ("4 - 10", "-6, 5, 9"),
-        ("5/10", "1/2, 4, 9"),
-        ("(10)*(4)", "5, 9, 40"),
-    ],
-)
-def test_steps_are_said_in_any_order_and_with_any_spaces(said, left):
+@pytest.mark.parametrize("said", ["9 - 5", "1 0 - 4", "9 5", "9", "(4 + 5) * 9"])
+def test_an_expression_of_fewer_numbers_is_no_attempt(said):
     environment = game(4, 5, 9, 10)
-    observation, *_, info = environment.step(said)
-    assert info["valid"]
-    assert observation["text"].endswith(f"Left are {left}.")
+    _, reward, ended, _, info = environment.step(said)
+    assert (reward, ended, info["valid"]) == (0.0, False, False)
 
 
-def test_steps_of_negative_numbers_and_fractions_are_said_with_parentheses_or_without():
-    for said in ("5 - (-6)", "5--6"):
-        environment = game(4, 5, 9, 10)
-        environment.step("4 - 10")
-        assert environment.step(said)[0]["text"].endswith("Left are 9, 11.")
-    environment = game(8, 8, 3, 3)
-    environment.step("8/3")
-    assert environment.step("8/3 * 3")[0]["text"].endswith("Left are 8, 8.")
-
-
-@pytest.mark.parametrize("said", ["1 0 - 4", "9 - 9", "10 / 4", "9 - 5 - 4", "9 5", "9"])
-def test_other_steps_are_none(said):
-    environment = game(4, 5, 9, 10, allow_fractions=False)
-    assert not environment.step(said)[4]["valid"]
-
-
-def test_a_last_step_to_another_number_loses():
-    environment = game(1, 1, 11, 11)
-    for said in ("11 + 11", "22 + 1"):
-        environment.step(said)
-    assert environment.step("23 * 1")[1:3] == (0.0, True)
-    assert environment.expert() is None
-
-
-def test_the_list_is_cut_by_kind_and_not_by_what_solves():
-    environment = game(13, 11, 7, 2)
-    commands = environment.state.info["commands"]
-    assert len(commands) == 20
-    signs = [said.split()[1] for said in commands]
-    assert signs[:18] == ["+"] * 6 + ["-"] * 6 + ["*"] * 6
-    assert commands[18:] == ("13 / 11", "11 / 13")
-    assert len(game(13, 11, 7, 2, action_space_size=40).state.info["commands"]) == 30
+def test_a_game_without_a_solution_has_no_expert():
+    assert game(1, 1, 1, 1).expert() is None
 
 
 def test_too_long_expressions_are_none():
@@ -207,5 +146,5 @@ def test_chosen_numbers_are_checked():
     for numbers in ([1, 2, 3], [0, 1, 2, 3], [1, 2, 3, 14], "1234", 5):
         with pytest.raises(ArgumentError, match="four from 1 to 13"):
             environment.reset(options={"numbers": numbers})
-    with pytest.raises(ArgumentError, match="attempts must be at least 1, not 0"):
-        make(attempts=0)
+    with pytest.raises(ArgumentError, match="max_expression_length must be at least 1, not 0"):
+        make(max_expression_length=0)

@@ -291,7 +291,7 @@ def test_names_of_tasks_say_where_their_data_is_from(tmp_path, monkeypatch):
         "guess",
     ]
     assert names["webshop"].folder(tmp_path).name.startswith("webshop-generated_fixed_-_1_")
-    (tmp_path / "json_2.1.1").mkdir()
+    (tmp_path / "json_2.1.1" / "train").mkdir(parents=True)
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
     (official,) = {cell.id for cell in cells_of(config) if cell.provenance == "alfworld"} & {
         cell.id for cell in cells_of(config) if (cell.method, cell.seed) == ("fixed", 1)

@@ -27,10 +27,7 @@ _MODULES = {
     "code": "CRUXEvalConfig CRUXEvalEnvironment",
     "minigrid": "MiniGridConfig MiniGridEnvironment",
     "processes": "EnvironmentProcess EnvironmentProcessError",
-    "puzzles": (
-        "ARCConfig ARCEnvironment Game24Config Game24Environment ReasoningGymConfig "
-        "ReasoningGymEnvironment"
-    ),
+    "puzzles": "ARCConfig ARCEnvironment Game24Config Game24Environment",
     "text": "ALFWorldConfig ALFWorldEnvironment RoomsConfig RoomsEnvironment",
     "web": "WebShopConfig WebShopEnvironment",
 }

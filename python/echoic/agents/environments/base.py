@@ -17,7 +17,6 @@ import importlib
 import itertools
 import re
 from abc import abstractmethod
-from collections import deque
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -46,10 +45,8 @@ __all__ = [
     "register_environment",
 ]
 
-# Bounds of the cache of encodings, in entries, characters and numbers: 25 MB.
-MOST_KEPT = 4096
-LONGEST_KEPT = 2048
-WIDEST_KEPT = 1024
+# Bounds of the cache of encodings, in entries, and characters and bytes of one: 25 MB.
+MOST_KEPT, LARGEST_KEPT = 4096, 6144
 
 _WORD = re.compile(r"[a-z]+|\d|[^\sa-z\d]")
 # Longer texts are cut, which bounds the cost of a step.
@@ -61,11 +58,6 @@ class TextEncoder:
 
     Each word and each pair of neighbours adds one at a place given by its hash, with a sign given
     by the hash too, so that collisions cancel. A text has the same vector on every machine.
-
-    >>> encoder = TextEncoder(64)
-    >>> one, other = encoder("take the key"), encoder("take the lamp")
-    >>> one.shape, float(one @ one) > float(one @ other) > 0
-    ((64,), True)
     """
 
     def __init__(self, dim: int) -> None:
@@ -75,9 +67,8 @@ class TextEncoder:
 
     def __call__(self, text: str) -> NDArray[np.float32]:
         """Encode a text; an empty one is zeros. The caller owns the vector."""
-        if len(text) > LONGEST_KEPT or self.dim > WIDEST_KEPT:
-            return _encoded(text, self.dim)
-        return _kept(text, self.dim).copy()
+        is_small = len(text) + 4 * self.dim <= LARGEST_KEPT
+        return _kept(text, self.dim).copy() if is_small else _encoded(text, self.dim)
 
 
 def _encoded(text: str, dim: int) -> NDArray[np.float32]:
@@ -91,7 +82,6 @@ def _encoded(text: str, dim: int) -> NDArray[np.float32]:
 
 _kept = lru_cache(MOST_KEPT)(_encoded)
 
-FORMATS = ("text", "discrete")
 _LONGEST_TEXT = 1_000_000
 _LONGEST_COMMAND = 20_000
 
@@ -111,10 +101,6 @@ class EnvironmentConfig:
         action_format: The action space, ``"text"`` or ``"discrete"``. ``step`` takes both.
         state_encoding_dim: Numbers of the vector.
         action_space_size: Most commands that are listed: the width of a discrete policy.
-
-    >>> EnvironmentConfig(max_steps=0)
-    Traceback (most recent call last):
-    echoic.errors.ArgumentError: max_steps must be at least 1, not 0
     """
 
     max_steps: int = 1000
@@ -131,7 +117,7 @@ class EnvironmentConfig:
         _checks.whole(self, "max_steps", "state_encoding_dim", "action_space_size")
         _checks.number(self, "success_threshold", above=0, most=1)
         _checks.number(self, "reward_scale", "timeout_penalty")
-        _checks.one_of(self, "action_format", FORMATS)
+        _checks.one_of(self, "action_format", ("text", "discrete"))
 
 
 @dataclass(frozen=True)
@@ -155,30 +141,22 @@ class Outcome:
 
 @dataclass(frozen=True)
 class EnvironmentState:
-    """The state of an episode.
-
-    Attributes:
-        observation: The last text.
-        reward: The last step's reward.
-        done: Whether the episode is over or cut off.
-        info: The last ``info``.
-        step_count: Steps of this episode.
-        episode_reward: Sum of its rewards.
-    """
+    """The state of an episode: the last text, reward and ``info``, and its steps and their sum."""
 
     observation: str
     reward: float
     done: bool
     info: dict[str, Any]
-    step_count: int
-    episode_reward: float
+    step_count: int = 0
+    episode_reward: float = 0.0
+
+
+#: What is before an episode, whose first observation is no step.
+BEFORE = EnvironmentState("", 0.0, False, {}, step_count=-1)
 
 
 class _AnyText(spaces.Text):
-    """Any text up to a length; samples have letters, digits and spaces."""
-
-    def __init__(self, max_length: int) -> None:
-        super().__init__(max_length, min_length=0, charset="abcdefghijklmnopqrstuvwxyz0123456789 ")
+    """Any text up to a length; samples have letters and digits."""
 
     def contains(self, x: Any) -> bool:
         return isinstance(x, str) and len(x) <= self.max_length
@@ -204,12 +182,12 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
         self.render_mode = "ansi"
         self.observation_space = spaces.Dict(
             {
-                "text": _AnyText(_LONGEST_TEXT),
+                "text": _AnyText(_LONGEST_TEXT, min_length=0),
                 "vector": spaces.Box(-1.0, 1.0, (config.state_encoding_dim,), np.float32),
             }
         )
         self.action_space = (
-            _AnyText(_LONGEST_COMMAND)
+            _AnyText(_LONGEST_COMMAND, min_length=0)
             if config.action_format == "text"
             else spaces.Discrete(config.action_space_size)
         )
@@ -217,8 +195,8 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
         self._seeded = self._closed = False
         self._state: EnvironmentState | None = None
         self._listed: tuple[str, ...] = ()
-        self._episodes = self._successes = self._steps = 0
-        self._rewards = 0.0
+        # Of ended episodes: their number, successes, rewards and steps.
+        self._totals = np.zeros(4)
 
     # For subclasses to define.
 
@@ -258,8 +236,6 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
             raise ArgumentError(f"{name} must be from 0 to {count - 1}, not {index!r}")
         return index
 
-    # Gymnasium's interface.
-
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -269,7 +245,7 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
             seed = self.config.seed
         self._seeded = True
         super().reset(seed=seed)
-        return self._show(Outcome(self._start(dict(options or {}))), None, valid=True)
+        return self._show(Outcome(self._start(dict(options or {}))), BEFORE, valid=True)
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Execute a command: a text, or the index of a listed one."""
@@ -283,7 +259,6 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
             outcome = Outcome(text, score=float(before.info["score"]))
         observation, info = self._show(outcome, before, valid=valid)
         state = self.state
-        self._count(state)
         return observation, state.reward, outcome.ended, state.done and not outcome.ended, info
 
     def render(self) -> str:
@@ -293,8 +268,6 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
     def close(self) -> None:
         """Release what the environment holds; it can't be used afterwards."""
         self._closed = True
-
-    # More for agents.
 
     def expert(self) -> str | None:
         """Return the next command of a solver that may see hidden state; None if it has none."""
@@ -329,13 +302,10 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
 
     def get_statistics(self) -> dict[str, float]:
         """Count ended episodes, with the share of successes and means per episode."""
-        ended = max(self._episodes, 1)
-        return {
-            "episodes": self._episodes,
-            "success_rate": self._successes / ended,
-            "average_reward": self._rewards / ended,
-            "average_steps": self._steps / ended,
-        }
+        episodes, *totals = self._totals.tolist()
+        means = [one / max(episodes, 1) for one in totals]
+        names = ("success_rate", "average_reward", "average_steps")
+        return {"episodes": int(episodes), **dict(zip(names, means, strict=True))}
 
     def _check_open(self) -> None:
         if self._closed:
@@ -347,12 +317,12 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
             raise gymnasium.error.ResetNeeded("reset comes before step, and after an episode's end")
         return self._state
 
-    def _count(self, state: EnvironmentState) -> None:
+    def _enter(self, state: EnvironmentState) -> None:
+        """Take a new state, and count the episode if it is its last."""
+        self._state = state
         if state.done:
-            self._episodes += 1
-            self._successes += bool(state.info["success"])
-            self._steps += state.step_count
-            self._rewards += state.episode_reward
+            success = bool(state.info["success"])
+            self._totals += (1, success, state.episode_reward, state.step_count)
 
     def _command_of(self, action: Any) -> str | None:
         action = plain_action(action)
@@ -361,19 +331,15 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
         return self._listed[action] if 0 <= action < len(self._listed) else None
 
     def _show(
-        self, outcome: Outcome, before: EnvironmentState | None, *, valid: bool
+        self, outcome: Outcome, before: EnvironmentState, *, valid: bool
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Make the state after a command, or of a new episode if there is none before."""
-        config, text = self.config, outcome.text[:_LONGEST_TEXT]
-        step, truncated, reward, earned = 0, False, 0.0, 0.0
+        """Make the state after a command, or that of a new episode."""
+        config, text, step = self.config, outcome.text[:_LONGEST_TEXT], before.step_count + 1
         if valid:
             self._last_valid = text
-        if before is not None:
-            step = before.step_count + 1
-            truncated = step >= self._step_limit() and not outcome.ended
-            reward = outcome.reward + (config.timeout_penalty if truncated else 0.0)
-            reward *= config.reward_scale
-            earned = before.episode_reward + reward
+        truncated = step >= self._step_limit() and not outcome.ended
+        reward = outcome.reward + (config.timeout_penalty if truncated else 0.0)
+        reward *= config.reward_scale
         size = config.action_space_size
         self._listed = () if outcome.ended else tuple(self._commands())[:size]
         mask = np.zeros(size, bool)
@@ -388,7 +354,8 @@ class EchoRLEnvironment(gymnasium.Env[dict[str, Any], Any]):
             "valid": valid,
         }
         done = outcome.ended or truncated
-        self._state = EnvironmentState(text, reward, done, info, step, earned)
+        earned = before.episode_reward + reward
+        self._enter(EnvironmentState(text, reward, done, info, step, earned))
         return {"text": text, "vector": self._vector(text)}, info
 
 
@@ -403,70 +370,25 @@ def plain_action(action: Any) -> str | int:
     return action if isinstance(action, str) else int(action)
 
 
-def shortest(start: Any, around: Any, most: int = 400_000) -> dict[Any, Any]:
-    """Search breadth-first for a shortest way to a goal.
-
-    Args:
-        start: The first state.
-        around: Yields, for a state, each action, the state after it, and whether that is a goal.
-        most: States to look at before giving up.
-
-    Returns:
-        The action to take in each state on the way; empty if there is no way.
-    """
-    came: dict[Any, tuple[Any, Any] | None] = {start: None}
-    queue = deque([start])
-    while queue and len(came) < most:
-        state = queue.popleft()
-        for action, after, is_goal in around(state):
-            if after in came:
-                continue
-            came[after] = (state, action)
-            if is_goal:
-                plan, step = {}, came[after]
-                while step is not None:
-                    plan[step[0]] = step[1]
-                    step = came[step[0]]
-                return plan
-            queue.append(after)
-    return {}
-
-
-def package(name: str, project: str = "") -> Any:
-    """Import the package that an environment needs.
-
-    Raises:
-        ModuleNotFoundError: If it is not installed; the message says how to install it.
-    """
+def package(name: str) -> Any:
+    """Import the package that an environment needs, or say how to install it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
         raise ModuleNotFoundError(
-            f"this environment needs: pip install {project or name}", name=name
+            f"this environment needs: pip install {name}", name=name
         ) from error
 
 
 # What the names of settings and class begin with. Their module is imported when one is first used,
 # because each has dependencies of its own.
-_OURS = {
-    "alfworld": "ALFWorld",
-    "arc": "ARC",
-    "cruxeval": "CRUXEval",
-    "game24": "Game24",
-    "minigrid": "MiniGrid",
-    "reasoning_gym": "ReasoningGym",
-    "rooms": "Rooms",
-    "webshop": "WebShop",
-}
+_CLASSES = ("ALFWorld", "ARC", "CRUXEval", "Game24", "MiniGrid", "Rooms", "WebShop")
+_OURS = {name.lower(): name for name in _CLASSES}
 _USERS: dict[str, Callable[..., Any]] = {}
 
 
 def register_environment(name: str, make: Callable[..., Any]) -> None:
-    """Register an environment under a name; the latest of a name counts.
-
-    ``make`` gets the settings by name. It returns an
-    :class:`~echoic.agents.environments.EchoRLEnvironment`, or an object with its interface.
-    """
+    """Register a function that makes an environment of settings by name; the latest counts."""
     if not name or not callable(make):
         raise ArgumentError("an environment needs a name and a function that makes it")
     _USERS[name] = make
@@ -499,10 +421,8 @@ def _found(name: str) -> tuple[Any, Any]:
 
 
 def provenance_of(name: str, settings: Mapping[str, Any]) -> str:
-    """Name a task in a report, with where its data comes from: ``"webshop-generated"``.
-
-    A name or settings that can't be made keep their name; making them says what is wrong.
-    """
+    """Name a task in a report, with where its data comes from: ``"webshop-generated"``."""
+    # A name or settings that can't be made keep their name; making them says what is wrong.
     with contextlib.suppress(ArgumentError):
         if name not in _USERS:
             return str(getattr(read_settings(_found(name)[0], settings), "provenance", name))

@@ -4,13 +4,10 @@ One answer ends an episode; it is right or wrong. 24 functions of our own come w
 reports call them ``cruxeval-style``. The data set's 800 are read from its file.
 
 - An output is compared as a literal, without running anything: ``literal == literal``, as loosely
-  as the data set's own scorer (``True`` is ``1``, a dict has no order).
-- An input is a call ``f(...)`` with literal arguments. The data set's own function is run on it, in
-  a process with limits. No code that a model wrote runs there.
-- Every answer counts. The data set's scorer leaves some unreadable ones out of the denominator;
-  here they are wrong.
-- With ``multi_turn`` there is an interpreter: ``python: code``. That is code that a model wrote, so
-  it runs within bubblewrap or not at all.
+  as the data set's own scorer (``True`` is ``1``, a dict has no order). Text that can't be read is
+  a wrong answer.
+- An input is a call ``f(...)`` with literal arguments, on which the data set's own function is run
+  in a sandbox. With ``multi_turn`` code of a model runs there, too: ``python: code``.
 """
 
 from __future__ import annotations
@@ -24,48 +21,30 @@ import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from echoic.agents import _checks
 from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome
-from echoic.agents.environments.sandbox import Sandbox, limits_work
+from echoic.agents.environments.sandbox import run_code, why_no_bubblewrap
 from echoic.errors import ArgumentError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-__all__ = [
-    "CRUXEvalConfig",
-    "CRUXEvalEnvironment",
-    "Function",
-    "arguments_of",
-    "literal_of",
-    "load_functions",
-]
+__all__ = ["CRUXEvalConfig", "CRUXEvalEnvironment"]
 
 OWN = Path(__file__).parent / "data" / "cruxeval_own.jsonl"
 URL = "https://raw.githubusercontent.com/facebookresearch/cruxeval/main/data/cruxeval.jsonl"
 SHA256 = "8368b81047dc5014e4caf5a2f97604eff7644e0ecd7415e3ceeb184bbc2e0c96"
 _MAX_BYTES = 64 << 20
-_KEYS = ("code", "input", "output", "id")
-# Calls that may be part of an argument: made of literals, and of bounded cost to parse.
-_MAKERS = ("dict", "set", "frozenset", "range")
 _UNREADABLE = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function ``f``, the arguments of one call, and its result, all as text."""
+    """A function ``f``, a call of it, and its result, all as text."""
 
     code: str
-    input: str
+    call: str
     output: str
     id: str
-
-    @property
-    def call(self) -> str:
-        """The call as it is written."""
-        return f"f({self.input})"
 
 
 @lru_cache(maxsize=4)
@@ -74,16 +53,13 @@ def load_functions(path: str | None = None) -> tuple[Function, ...]:
 
     Each line is a JSON object with the texts ``code``, ``input``, ``output`` (a Python literal) and
     ``id``.
-
-    >>> len(load_functions())
-    24
     """
     place = OWN if path is None else Path(path)
     if not place.is_file():
         raise ArgumentError(f"there is no file {place}; the data set's own is at {URL}")
     if place.stat().st_size > _MAX_BYTES:
         raise ArgumentError(f"{place} is larger than {_MAX_BYTES} bytes: no file of CRUXEval")
-    functions: dict[str, Function] = {}
+    functions = []
     for number, line in enumerate(place.read_text("utf-8").split("\n"), 1):
         if not line.strip():
             continue
@@ -92,63 +68,38 @@ def load_functions(path: str | None = None) -> tuple[Function, ...]:
             row = json.loads(line)
         except ValueError:
             raise ArgumentError(f"{where} is no JSON") from None
-        for key in _KEYS:
+        for key in ("code", "input", "output", "id"):
             if not isinstance(row, dict) or not isinstance(row.get(key), str):
                 raise ArgumentError(f"{where} has no text {key!r}")
-        one = Function(*(row[key] for key in _KEYS))
+        one = Function(row["code"], f"f({row['input']})", row["output"], row["id"])
         if literal_of(one.output) is None:
             raise ArgumentError(f"{where}: the output is no literal: {one.output[:80]}")
-        if functions.setdefault(one.id, one) is not one:
-            raise ArgumentError(f"{where}: the id {one.id!r} is there twice")
+        functions.append(one)
     if not functions:
         raise ArgumentError(f"{place} has no functions")
-    return tuple(functions.values())
+    return tuple(functions)
 
 
 def literal_of(answer: str) -> str | None:
-    """Find the literal in an answer, or None. It may stand after ``==``, as in an assertion.
-
-    >>> literal_of("[1, 2]"), literal_of("assert f('a==b') == 'b'"), literal_of("f(1)")
-    ('[1, 2]', "'b'", None)
-    """
+    """Find the literal in an answer, or None. It may stand after ``==``, as in an assertion."""
     tree = _side_of(answer, -1)
     return ast.unparse(tree) if tree is not None and _is_literal(tree) else None
 
 
-def arguments_of(answer: str, known: str = "") -> str | None:
-    """Find the call ``f(...)`` in an answer, or None. Its arguments are literals, or simple makers.
-
-    ``known`` is a call that is valid as it is: some inputs of the data set are more than literals,
-    for example a lambda.
-
-    >>> arguments_of("assert f([1], b=2) == 3"), arguments_of("f(open('secrets'))")
-    ('f([1], b=2)', None)
-    """
+def arguments_of(answer: str) -> str | None:
+    """Find the call ``f(...)`` in an answer, or None. Its arguments are literals."""
     tree = _side_of(answer, 0)
     if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "f"):
         return None
-    try:
-        said, plain = ast.unparse(tree), _has_plain_arguments(tree)
-    except _UNREADABLE:
-        return None
-    known_tree = _side_of(known, 0)
-    return said if plain or (known_tree and said == ast.unparse(known_tree)) else None
-
-
-def _has_plain_arguments(call: ast.Call) -> bool:
-    by_name = all(one.arg is not None for one in call.keywords)
-    values = [*call.args, *(one.value for one in call.keywords)]
-    return by_name and all(
-        (isinstance(one.func, ast.Name) and one.func.id in _MAKERS and _has_plain_arguments(one))
-        if isinstance(one, ast.Call)
-        else _is_literal(one)
-        for one in values
-    )
+    values = [*tree.args, *(one.value for one in tree.keywords)]
+    by_name = all(one.arg is not None for one in tree.keywords)
+    return ast.unparse(tree) if by_name and all(map(_is_literal, values)) else None
 
 
 def _is_literal(node: ast.expr) -> bool:
     with contextlib.suppress(*_UNREADABLE):
         ast.literal_eval(node)
+        ast.unparse(node)  # which may be too deep
         return True
     return False
 
@@ -180,13 +131,11 @@ class CRUXEvalConfig(EnvironmentConfig):
         language: ``"python"``; the data set has no other.
         max_code_length: Longest function, and longest code for the interpreter, in characters.
         max_test_cases: Uses of the interpreter in an episode.
-        timeout_seconds: Processor time of a function or of the interpreter; four times as much on
-            the wall clock.
+        timeout_seconds: Processor time of a function or of the interpreter.
         path: A file of functions. Default: the 24 of this package.
         prediction: ``"output"`` or ``"input"``.
         multi_turn: Whether there is an interpreter.
-        rows: First and last (not included) function of the file, so that training and evaluation
-            can use different ones.
+        rows: First and last (not included) function of the file that are used.
     """
 
     action_space_size: int = 30
@@ -205,25 +154,19 @@ class CRUXEvalConfig(EnvironmentConfig):
         _checks.one_of(self, "prediction", ("output", "input"))
         _checks.whole(self, "max_code_length", "max_test_cases")
         _checks.number(self, "timeout_seconds", above=0, most=600)
-        if self.rows is not None and not _is_range(self.rows):
-            raise ArgumentError(f"rows must be two whole numbers, first and last, not {self.rows}")
+        rows = (0, 1) if self.rows is None else self.rows
+        if [type(one) for one in rows] != [int, int] or not 0 <= rows[0] < rows[1]:
+            raise ArgumentError(f"rows must be two whole numbers, first and last, not {rows}")
 
     @property
     def provenance(self) -> str:
         """The name of the data: that of the benchmark only with the file that it has."""
         if self.path is None:
             return f"cruxeval-style ({len(load_functions())} functions)"
-        return "cruxeval" if _is_official(self.path) else f"cruxeval-style ({Path(self.path).name})"
-
-
-@lru_cache(maxsize=4)
-def _is_official(path: str) -> bool:
-    place = Path(path)
-    return place.is_file() and hashlib.sha256(place.read_bytes()).hexdigest() == SHA256
-
-
-def _is_range(rows: Sequence[Any]) -> bool:
-    return len(rows) == 2 and all(isinstance(one, int) for one in rows) and 0 <= rows[0] < rows[1]
+        place = Path(self.path)
+        if place.is_file() and hashlib.sha256(place.read_bytes()).hexdigest() == SHA256:
+            return "cruxeval"
+        return f"cruxeval-style ({place.name})"
 
 
 class CRUXEvalEnvironment(EchoRLEnvironment):
@@ -231,14 +174,6 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
 
     ``reset(options={"index": 3})`` chooses a function; otherwise the seed does. ``info`` of an
     answer has its ``id``. There are no listed commands, so discrete policies can't play.
-
-    >>> environment = CRUXEvalEnvironment(CRUXEvalConfig())
-    >>> seen, info = environment.reset(options={"index": 3})
-    >>> print(seen["text"].splitlines()[-1])
-    f(84, 36)
-    >>> _, reward, ended, _, info = environment.step("answer: 12")
-    >>> reward, ended, info["success"]
-    (1.0, True, True)
     """
 
     config: CRUXEvalConfig
@@ -246,18 +181,12 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
     def __init__(self, config: CRUXEvalConfig | None = None) -> None:
         config = config or CRUXEvalConfig()
         super().__init__(config)
-        if config.prediction == "input" and not limits_work():
-            raise ArgumentError(
-                "prediction='input' runs functions in a process with limits, which this system "
-                "does not have"
-            )
+        if config.prediction == "input" and (why := why_no_bubblewrap()) is not None:
+            raise ArgumentError(f"prediction='input' runs functions within bubblewrap: {why}")
         functions = load_functions(config.path)[slice(*(config.rows or (None,)))]
         self.functions = tuple(one for one in functions if len(one.code) <= config.max_code_length)
         if not self.functions:
             raise ArgumentError("no function is left: look at path, rows and max_code_length")
-        seconds = config.timeout_seconds
-        self._checker = Sandbox("limits", seconds=seconds)
-        self._interpreter = Sandbox("bubblewrap", seconds=seconds, output=_SEEN_OUTPUT)
         self.instructions = _INSTRUCTIONS[config.prediction]
         if config.multi_turn:
             self.instructions += _ABOUT_TOOL.format(config.max_test_cases)
@@ -297,10 +226,11 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return bool(ast.literal_eval(literal) == ast.literal_eval(one.output.strip()))
-        call = arguments_of(said, known=one.call)
+        # Some inputs of the data set are more than literals, for example a lambda.
+        call = one.call if said == one.call else arguments_of(said)
         if call is None:
             return False
-        ran = self._checker.run(one.code, f"({call}) == ({one.output})")
+        ran = run_code(one.code, f"({call}) == ({one.output})", seconds=self.config.timeout_seconds)
         return ran.status == "ok" and ran.output.endswith("True")
 
     def _interpret(self, code: str) -> str:
@@ -311,7 +241,11 @@ class CRUXEvalEnvironment(EchoRLEnvironment):
         self._used += 1
         if fenced := _FENCE.search(code):
             code = fenced[1]
-        ran = self._interpreter.run(f"{self._function.code}\n{code.strip()}")
+        ran = run_code(
+            f"{self._function.code}\n{code.strip()}",
+            seconds=self.config.timeout_seconds,
+            output=_SEEN_OUTPUT,
+        )
         if ran.status == "refused":
             return f"refused: no sandbox ({ran.output})"
         # The cause of the end, where the output does not have it.

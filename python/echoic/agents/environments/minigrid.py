@@ -1,18 +1,16 @@
 """MiniGrid and BabyAI, from the minigrid package: grids, of which seven by seven cells are seen.
 
 The world, its missions, its rewards and its limit of steps are the package's own. This module adds
-a text and a vector of the view, words for the seven actions, and solvers. The seven actions are
-always listed, in the package's order; one without effect, or a text that is no command, costs a
-step of the package too. The score is 1 once the mission is done, whatever the reward, which shrinks
-with each step to 0.1.
+a text and a vector of the view, and words for the seven actions, which are always listed, in the
+package's order; one without effect, or a text that is no command, costs a step of the package too.
+The score is 1 once the mission is done, whatever the reward, which shrinks with each step to 0.1.
 """
 
 from __future__ import annotations
 
 import importlib
-import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -24,26 +22,19 @@ from echoic.agents.environments.base import (
     Outcome,
     TextEncoder,
     package,
-    shortest,
 )
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
 __all__ = ["COMMANDS", "MiniGridConfig", "MiniGridEnvironment"]
-
-_log = logging.getLogger(__name__)
 
 #: The actions, in the package's order.
 COMMANDS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done")
 # Other names of the actions: the package's own, and common ones.
 _SAYINGS = {command: index for index, command in enumerate(COMMANDS)}
 _SAYINGS |= {"left": 0, "right": 1, "forward": 2, "move forward": 2, "pickup": 3, "open": 5}
-_LEFT, _RIGHT, _FORWARD, _PICK_UP, _DROP, _TOGGLE, _DONE = range(7)
-_TURNS = '"turn left", "turn right", "go forward"'
 
 _SIZES = {
     "key_door": {size: f"MiniGrid-DoorKey-{size}x{size}-v0" for size in (5, 6, 8, 16)},
@@ -53,7 +44,6 @@ _SIZES = {
         17: "MiniGrid-MemoryS17Random-v0",
     },
 }
-_TASKS = (*_SIZES, "multi_object")
 
 _VIEW = 7
 _CELLS = _VIEW * _VIEW
@@ -66,7 +56,6 @@ _OBJECTS = (
 _COLORS = ("red", "green", "blue", "purple", "yellow", "grey")
 _STATES = ("open", "closed", "locked")
 _FACING = ("east", "south", "west", "north")
-_STEPS = ((1, 0), (0, 1), (-1, 0), (0, -1))
 _SIGNS = {  # by kind of object: which of the five numbers, and its sign
     "wall": (0, 1), "unseen": (0, -1), "door": (1, 1), "floor": (1, -1), "key": (2, 1),
     "ball": (2, -1), "goal": (3, 1), "lava": (3, -1), "box": (4, 1), "agent": (4, -1),
@@ -88,10 +77,6 @@ class MiniGridConfig(EnvironmentConfig):
         timeout_penalty: 0 here, not -1, so that rewards are the package's.
         max_steps: The package has a limit for every task, and the smaller one counts.
         state_encoding_dim: At least 446: 445 numbers for the view, the rest for the mission's hash.
-
-    >>> MiniGridConfig(task_type="memory")
-    Traceback (most recent call last):
-    echoic.errors.ArgumentError: memory has grid_size 7, 9, 11, 13, 17, not 8
     """
 
     timeout_penalty: float = 0.0
@@ -116,8 +101,8 @@ class MiniGridConfig(EnvironmentConfig):
                 )
         elif sizes is None and not self.task_type.startswith(("MiniGrid-", "BabyAI-")):
             raise ArgumentError(
-                f"task_type must be one of {', '.join(_TASKS)}, or an id that begins with "
-                f"MiniGrid- or BabyAI-, not {self.task_type!r}"
+                f"task_type must be one of {', '.join(_SIZES)}, multi_object, or an id that begins "
+                f"with MiniGrid- or BabyAI-, not {self.task_type!r}"
             )
         elif sizes is not None and size not in sizes:
             known = ", ".join(map(str, sizes))
@@ -151,17 +136,17 @@ class MiniGridEnvironment(EchoRLEnvironment):
     Empty cells are zeros. The agent's own cell holds the carried thing. Four numbers encode the
     direction, and the rest is a hash of the mission.
 
-    ``info`` has the ``package_seed``, with which the bare package resets to the same world. The
-    expert takes a shortest way, or is the package's bot for BabyAI; worlds with ``MiniGrid-`` ids
-    whose goal is not a place have none.
+    ``info`` has the ``package_seed``, with which the bare package resets to the same world. There
+    is no expert.
     """
 
     config: MiniGridConfig
     instructions = (
         "You are in a grid world and see what is ahead of you, up to six steps away and three to "
-        f'each side. Say one command per turn: {_TURNS}, "pick up" (the thing in front of you), '
-        '"drop" (in front of you), "toggle" (open or close what is in front of you; a locked '
-        'door needs the key of its colour, carried) or "done". You carry one thing at a time.'
+        'each side. Say one command per turn: "turn left", "turn right", "go forward", "pick up" '
+        '(the thing in front of you), "drop" (in front of you), "toggle" (open or close what is in '
+        "front of you; a locked door needs the key of its colour, carried) or "
+        '"done". You carry one thing at a time.'
     )
 
     def __init__(self, config: MiniGridConfig | None = None) -> None:
@@ -174,7 +159,6 @@ class MiniGridEnvironment(EchoRLEnvironment):
     def _start(self, options: dict[str, Any]) -> str:
         self._package_seed = int(self.np_random.integers(2**31))
         seen, _ = self._world.reset(seed=self._package_seed)
-        self._solver: _Bot | _Search | None = None
         self._current[_EXACT:] = self._mission_code(self._world.mission)
         return self._look(seen)
 
@@ -187,8 +171,6 @@ class MiniGridEnvironment(EchoRLEnvironment):
             return None
         seen, reward, ended, _, _ = self._world.step(action)
         text = self._look(seen)
-        if isinstance(self._solver, _Bot) and not ended:
-            self._solver.did(action)
         details = {"package_seed": self._package_seed}
         score = float(ended and reward > 0)
         return Outcome(text, float(reward), bool(ended), score, details)
@@ -201,13 +183,6 @@ class MiniGridEnvironment(EchoRLEnvironment):
 
     def _vector(self, text: str) -> NDArray[np.float32]:
         return self._current.copy()
-
-    def _expert(self) -> str | None:
-        if self._solver is None:
-            baby = hasattr(self._world, "instrs")
-            self._solver = _Bot(self._world) if baby else _Search(self._world)
-        action = self._solver.next()
-        return None if action is None else COMMANDS[action]
 
     def _look(self, seen: dict[str, Any]) -> str:
         self._image = cells = seen["image"]
@@ -287,143 +262,3 @@ def _make(config: MiniGridConfig) -> Any:
     levels = importlib.import_module("minigrid.envs.babyai.core.roomgrid_level")
     levels.print = lambda *_args, **_options: None  # type: ignore[attr-defined]
     return world
-
-
-class _Bot:
-    """The package's own bot for BabyAI; it needs to know each action that is taken."""
-
-    def __init__(self, world: Any) -> None:
-        from minigrid.utils.baby_ai_bot import BabyAIBot
-
-        self._bot: Any = BabyAIBot(world)
-        self._advice: int | None = int(self._bot.replan())
-
-    def next(self) -> int | None:
-        return self._advice
-
-    def did(self, action: int) -> None:
-        try:
-            self._advice = int(self._bot.replan(action))
-        except Exception:  # the package's own errors and assertions: it gives up
-            _log.debug("the package's bot failed", exc_info=True)
-            self._advice = None
-
-
-class _State(NamedTuple):
-    """What changes in a world: place, direction, carried thing, places of things, doors' states."""
-
-    at: tuple[int, int]
-    way: int
-    held: int
-    things: tuple[tuple[int, int] | None, ...]
-    doors: tuple[int, ...]
-
-
-class _Search:
-    """Breadth-first search over the true state, with the package's rules. Boxes stay closed.
-
-    Things are put down only if the task asks for it, or if there is no other way.
-    """
-
-    def __init__(self, world: Any) -> None:
-        self._world = world
-        self._plan: dict[_State, int] = {}
-        cells = list(_cells_of(world))
-        self._objects = [cell for _, cell in cells if cell.can_pickup()]
-        if world.carrying is not None:
-            self._objects.append(world.carrying)
-        self._doors = {place: cell for place, cell in cells if cell.type == "door"}
-        self._goals = {place for place, cell in cells if cell.type == "goal"}
-        self._solid = {place for place, cell in cells if cell.type in ("wall", "lava")}
-        self._near = _place(world.target_pos) if hasattr(world, "move_type") else None
-        if hasattr(world, "success_pos"):
-            self._goals = {_place(world.success_pos)}
-            self._solid.add(_place(world.failure_pos))
-
-    def next(self) -> int | None:
-        """Return the next action of a plan, or None if there is no way."""
-        state = self._now()
-        if state not in self._plan and (self._goals or self._near is not None):
-            self._plan = shortest(state, self._around) or shortest(state, self._around_dropping)
-        return self._plan.get(state)
-
-    def _now(self) -> _State:
-        world = self._world
-        lying = {id(cell): place for place, cell in _cells_of(world) if cell.can_pickup()}
-        if not lying.keys() <= {id(one) for one in self._objects}:
-            self.__init__(world)  # type: ignore[misc] # a box was opened, and held something
-        things = tuple(lying.get(id(one)) for one in self._objects)
-        held = next((i for i, one in enumerate(self._objects) if one is world.carrying), -1)
-        doors = tuple(door.encode()[2] for door in self._doors.values())
-        return _State(_place(world.agent_pos), int(world.agent_dir), held, things, doors)
-
-    def _around_dropping(self, state: _State) -> Iterator[tuple[int, _State, bool]]:
-        return self._around(state, dropping=True)
-
-    def _around(
-        self, state: _State, *, dropping: bool = False
-    ) -> Iterator[tuple[int, _State, bool]]:
-        for action in (_LEFT, _RIGHT, _FORWARD, _PICK_UP, _DROP, _TOGGLE):
-            if action == _DROP and not dropping and self._near is None:
-                continue
-            after = self._after(state, action)
-            if after is None:
-                continue
-            if self._near is None:
-                yield action, after, after.at in self._goals
-            elif action == _DROP:
-                # Anywhere else than near its target, and with any other thing, the task is over.
-                x, y = after.things[state.held] or (-9, -9)
-                if max(abs(x - self._near[0]), abs(y - self._near[1])) <= 1:
-                    yield action, after, True
-            elif action != _PICK_UP or self._is_asked_for(self._objects[after.held]):
-                yield action, after, False
-
-    def _is_asked_for(self, one: Any) -> bool:
-        return bool((one.type, one.color) == (self._world.move_type, self._world.moveColor))
-
-    def _after(self, state: _State, action: int) -> _State | None:
-        """Return the state after an action; None if it has no effect."""
-        if action in (_LEFT, _RIGHT):
-            return state._replace(way=(state.way + (1 if action == _RIGHT else -1)) % 4)
-        step = _STEPS[state.way]
-        front = (state.at[0] + step[0], state.at[1] + step[1])
-        lies = state.things.index(front) if front in state.things else -1
-        door = tuple(self._doors).index(front) if front in self._doors else -1
-        held = state.held
-        if action == _FORWARD:
-            shut = door >= 0 and state.doors[door] != 0
-            if front in self._solid or lies >= 0 or shut:
-                return None
-            return state._replace(at=front)
-        if action == _PICK_UP:
-            if lies < 0 or held >= 0 or hasattr(self._world, "success_pos"):
-                return None
-            return state._replace(held=lies, things=_with(state.things, lies, None))
-        if action == _DROP:
-            if held < 0 or max(lies, door) >= 0 or front in self._solid | self._goals:
-                return None
-            return state._replace(held=-1, things=_with(state.things, held, front))
-        if door < 0:
-            return None
-        if state.doors[door] == _STATES.index("locked"):
-            key = self._objects[held] if held >= 0 else None
-            color = self._doors[front].color
-            if key is None or key.type != "key" or key.color != color:
-                return None
-        return state._replace(doors=_with(state.doors, door, int(state.doors[door] == 0)))
-
-
-def _cells_of(world: Any) -> Iterator[tuple[tuple[int, int], Any]]:
-    width = world.grid.width
-    for i, cell in enumerate(world.grid.grid):
-        if cell is not None:
-            yield (i % width, i // width), cell
-
-
-def _with(values: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
-    return (*values[:place], value, *values[place + 1 :])
-
-
-def _place(pair: Any) -> tuple[int, int]:
-    return int(pair[0]), int(pair[1])

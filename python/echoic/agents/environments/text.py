@@ -1,10 +1,8 @@
 """Household worlds in text: ALFWorld, and Rooms, a small generated world without dependencies.
 
 ALFWorld brings Fast Downward and jericho, which are under the GPL. It runs in an interpreter of its
-own, which may be of another virtual environment; nothing of it is imported here. The official games
-are played where ``ALFWORLD_DATA`` points at them. Otherwise games are generated: the same engine,
-rules, words and rooms, but our own problems, so results do not compare with published ones, and
-reports say ``alfworld (official games: not installed)``.
+own, which may be of another virtual environment; nothing of it is imported here. It plays the
+official games, where ``ALFWORLD_DATA`` points at them, and nothing else.
 
 A world of Rooms is a tree of rooms on a grid. Some doors are locked: the key of each is behind the
 door before it, and the trophy is behind the last, so all are needed. All commands of a size are
@@ -13,23 +11,19 @@ listed in every state, so an index always means the same command.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from echoic.agents import _checks
-from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome, shortest
-from echoic.agents.environments.processes import EnvironmentProcessError, JsonProcess
+from echoic.agents.environments.base import EchoRLEnvironment, EnvironmentConfig, Outcome
+from echoic.agents.environments.processes import JsonProcess
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import numpy as np
+    from collections.abc import Sequence
 
 __all__ = ["ALFWorldConfig", "ALFWorldEnvironment", "RoomsConfig", "RoomsEnvironment"]
 
@@ -42,7 +36,10 @@ _TASKS = {
     "pick_two_obj": "pick_two_obj_and_place",
 }
 _DIM = 512
+# Names the interpreter that has alfworld, if it isn't this one.
 _PYTHON = "ECHOIC_ALFWORLD_PYTHON"
+# Seconds for a command, and for finding the games or starting one.
+_STEP_TIMEOUT, _RESET_TIMEOUT = 60.0, 300.0
 _INSTALL = (
     "pip install alfworld==0.4.2, which compiles for some minutes, in a virtual environment of its "
     "own if you don't want its GPL packages in yours"
@@ -55,22 +52,11 @@ class ALFWorldConfig(EnvironmentConfig):
 
     Attributes:
         task_type: ``"pick_and_place"``, ``"look_at_obj"``, ``"pick_clean_then_place"``,
-            ``"pick_heat_then_place"``, ``"pick_cool_then_place"``, ``"pick_two_obj"``, ALFWorld's
-            long name of one of them, or ``"any"``.
-        max_objects: Most things of a generated game, those of the task included. With the default
-            sizes, nearly all commands of a state fit into an ``action_space_size`` of 20.
-        room_size: Receptacles of a generated game; more if the task needs more, fewer if the room
-            has fewer.
+            ``"pick_heat_then_place"``, ``"pick_cool_then_place"``, ``"pick_two_obj"`` or ``"any"``.
+        max_objects: Without effect, as ``room_size``: a game has its own room and things.
         use_vision: Must be False: the simulator that draws the rooms is not in the package.
         text_encoding_dim: Another name of ``state_encoding_dim``; give either.
-        games: ``"official"``, ``"generated"``, or ``"auto"``: official where ``ALFWORLD_DATA``
-            points at them.
-        split: Part of the official games.
-        num_games: Number of generated games, among which seeds choose.
-        python: The interpreter that has alfworld. Default: that of ``ECHOIC_ALFWORLD_PYTHON``, or
-            this one.
-        step_timeout: Seconds that a command may take.
-        reset_timeout: Seconds for making and starting a game, or for a command of the expert.
+        split: Part of the games.
     """
 
     max_steps: int = 100
@@ -80,12 +66,7 @@ class ALFWorldConfig(EnvironmentConfig):
     room_size: int = 5
     use_vision: bool = False
     text_encoding_dim: int = _DIM
-    games: str = "auto"
     split: str = "train"
-    num_games: int = 10_000
-    python: str | None = None
-    step_timeout: float = 60.0
-    reset_timeout: float = 300.0
 
     def __post_init__(self) -> None:
         if self.use_vision:
@@ -93,59 +74,38 @@ class ALFWorldConfig(EnvironmentConfig):
                 "use_vision must be False: rooms are drawn by a simulator that ALFWorld's package "
                 "does not bring"
             )
-        if self.text_encoding_dim != self.state_encoding_dim:
-            if _DIM not in (self.text_encoding_dim, self.state_encoding_dim):
-                raise ArgumentError(
-                    "text_encoding_dim and state_encoding_dim are the same, not "
-                    f"{self.text_encoding_dim} and {self.state_encoding_dim}"
-                )
-            given = self.text_encoding_dim + self.state_encoding_dim - _DIM
-            self.text_encoding_dim = self.state_encoding_dim = given
+        sizes = {self.text_encoding_dim, self.state_encoding_dim} - {_DIM}
+        if len(sizes) > 1:
+            raise ArgumentError(
+                "text_encoding_dim and state_encoding_dim are the same, not "
+                f"{self.text_encoding_dim} and {self.state_encoding_dim}"
+            )
+        self.text_encoding_dim = self.state_encoding_dim = sizes.pop() if sizes else _DIM
         super().__post_init__()
-        if not self.task_names():
-            known = ", ".join((*_TASKS, "any"))
-            raise ArgumentError(f"task_type must be one of {known}, not {self.task_type!r}")
-        _checks.whole(self, "max_objects", "room_size", least=2)
-        _checks.whole(self, "num_games")
-        _checks.number(self, "step_timeout", "reset_timeout", above=0)
-        _checks.one_of(self, "games", ("auto", "generated", "official"))
+        _checks.one_of(self, "task_type", (*_TASKS, "any"))
         _checks.one_of(self, "split", ("train", "valid_seen", "valid_unseen"))
 
-    def task_names(self) -> list[str]:
-        """Return ALFWorld's names of the tasks."""
-        if self.task_type == "any":
-            return sorted(_TASKS.values())
-        name = _TASKS.get(self.task_type, self.task_type)
-        return [name] if name in _TASKS.values() else []
+    @property
+    def folder(self) -> Path:
+        """Where the games of the split are, if they are installed."""
+        return Path(os.environ.get("ALFWORLD_DATA") or ".") / "json_2.1.1" / self.split
 
     @property
     def provenance(self) -> str:
-        """The name of the data: that of the benchmark only with the official games."""
-        if self.chosen_games() == "official":
-            return "alfworld"
-        found = "not installed" if self.games == "auto" else "not used"
-        return f"alfworld (official games: {found})"
-
-    def chosen_games(self) -> str:
-        """Return ``"official"`` or ``"generated"``, by the settings and ``ALFWORLD_DATA``."""
-        if self.games != "auto":
-            return self.games
-        data = os.environ.get("ALFWORLD_DATA")
-        return "official" if data and (Path(data) / "json_2.1.1").is_dir() else "generated"
+        """The name of the task in reports."""
+        return "alfworld" if self.folder.is_dir() else "alfworld (official games: not installed)"
 
 
 class ALFWorldEnvironment(EchoRLEnvironment):
-    """A game of ALFWorld, played in a process of its own.
+    """An official game of ALFWorld, played in a process of its own.
 
-    Making one needs no ALFWorld; the first ``reset`` does.
+    Making one needs no ALFWorld; the first ``reset`` does. The expert says a game's own
+    walkthrough, as long as it is followed.
 
     Raises:
         ModuleNotFoundError: From ``reset``, if the worker's interpreter has no alfworld.
+        FileNotFoundError: From ``reset``, if there are no games.
         EnvironmentProcessError: If the worker died or hung; the next ``reset`` starts another.
-
-    >>> from echoic.agents.environments import ALFWorldConfig, ALFWorldEnvironment
-    >>> ALFWorldEnvironment(ALFWorldConfig(task_type="look_at_obj")).get_state_dim()
-    512
     """
 
     config: ALFWorldConfig
@@ -156,33 +116,13 @@ class ALFWorldEnvironment(EchoRLEnvironment):
         "with <place>, cool <thing> with <place>. Places and things have numbers, such as drawer 2."
     )
 
+    _worker: Any = None
+
     def __init__(self, config: ALFWorldConfig | None = None) -> None:
         super().__init__(config or ALFWorldConfig())
-        self._worker: JsonProcess | None = None
-        self._told: dict[str, Any] = {}
-
-    def _game(self) -> dict[str, Any]:
-        """Choose an episode's game: the arguments of the worker's ``reset``."""
-        config = self.config
-        made_from = {
-            "tasks": config.task_names(),
-            "max_objects": config.max_objects,
-            "room_size": config.room_size,
-        }
-        key = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "echoic"
-        folder = Path(os.environ.get("ECHOIC_CACHE") or cache) / "alfworld" / key
-        games = config.chosen_games()
-        # Official games are chosen by any number, modulo how many there are.
-        most = 2**31 if games == "official" else config.num_games
-        return {
-            "seed": int(self.np_random.integers(most)),
-            "settings": {**made_from, "games": games, "split": config.split},
-            "folder": str(folder),
-        }
 
     def _expert(self) -> str | None:
-        command: str | None = self._ask("expert", self.config.reset_timeout)
+        command: str | None = self._worker.ask("expert", _STEP_TIMEOUT)
         return command
 
     def close(self) -> None:
@@ -194,7 +134,9 @@ class ALFWorldEnvironment(EchoRLEnvironment):
     def _start(self, options: dict[str, Any]) -> str:
         if self._worker is None or not self._worker.alive:
             self._worker = self._open()
-        self._told = self._ask("reset", self.config.reset_timeout, **self._game())
+        # Any number chooses a game, modulo how many there are.
+        seed = int(self.np_random.integers(2**31))
+        self._told = self._worker.ask("reset", _RESET_TIMEOUT, seed=seed)
         return str(self._told["text"])
 
     def _apply(self, command: str) -> Outcome | None:
@@ -203,7 +145,7 @@ class ALFWorldEnvironment(EchoRLEnvironment):
         if said not in known:
             return None
         before = self._told["score"]
-        self._told = told = self._ask("step", self.config.step_timeout, command=known[said])
+        self._told = told = self._worker.ask("step", _STEP_TIMEOUT, command=known[said])
         reward = max(0.0, told["score"] - before)
         return Outcome(told["text"], reward, told["won"], told["score"], told["details"])
 
@@ -211,28 +153,20 @@ class ALFWorldEnvironment(EchoRLEnvironment):
         commands: list[str] = self._told["commands"]
         return commands
 
-    def _ask(self, do: str, timeout: float, **arguments: Any) -> Any:
-        if self._worker is None:
-            raise EnvironmentProcessError("ALFWorld has no worker: reset starts one")
-        try:
-            return self._worker.ask(do, timeout, **arguments)
-        except EnvironmentProcessError:
-            # Its game is lost, even if it lives.
-            self._worker.close()
-            raise
-
     def _open(self) -> JsonProcess:
-        python = self.config.python or os.environ.get(_PYTHON) or sys.executable
+        config = self.config
+        python = os.environ.get(_PYTHON) or sys.executable
         file = Path(__file__).parent / "workers" / "alfworld_games.py"
         worker = JsonProcess([python, str(file)], name="the worker of ALFWorld")
+        tasks = [name for short, name in _TASKS.items() if config.task_type in (short, "any")]
         try:
-            worker.ask("hello", self.config.reset_timeout)
+            worker.ask("hello", _RESET_TIMEOUT, folder=str(config.folder), tasks=tasks)
         except BaseException as error:
             worker.close()
             if isinstance(error, ImportError):
                 raise ModuleNotFoundError(
                     f"ALFWorld is not installed for {python} ({error}): {_INSTALL}; then give its "
-                    f"interpreter in {_PYTHON} or in the setting python"
+                    f"interpreter in {_PYTHON}"
                 ) from error
             raise
         return worker
@@ -246,7 +180,6 @@ _COLOURS = ("red", "blue", "green")
 _CONTAINERS = ("chest", "cupboard", "drawer", "box")
 _WAYS = {"north": (0, 1), "east": (1, 0), "south": (0, -1), "west": (-1, 0)}
 _BACK = {"north": "south", "east": "west", "south": "north", "west": "east"}
-_TROPHY = "trophy"
 
 
 @dataclass
@@ -257,12 +190,6 @@ class RoomsConfig(EnvironmentConfig):
         num_rooms: Number of rooms, from 2 to 16.
         locked_doors: Number of locked doors, from 0 to 3.
         containers: Number of containers, from 0 to 4.
-        reward: ``"sparse"``, 1 at the end, or ``"milestones"``, which divides that 1 among each key
-            taken, each door unlocked, the trophy taken and the trophy in its place.
-
-    >>> RoomsConfig(num_rooms=3, locked_doors=3)
-    Traceback (most recent call last):
-    echoic.errors.ArgumentError: 3 rooms have 2 doors, fewer than the 3 that are to be locked
     """
 
     max_steps: int = 100
@@ -270,7 +197,6 @@ class RoomsConfig(EnvironmentConfig):
     num_rooms: int = 8
     locked_doors: int = 2
     containers: int = 3
-    reward: str = "sparse"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -282,7 +208,6 @@ class RoomsConfig(EnvironmentConfig):
                 f"{self.num_rooms} rooms have {self.num_rooms - 1} doors, fewer than the "
                 f"{self.locked_doors} that are to be locked"
             )
-        _checks.one_of(self, "reward", ("sparse", "milestones"))
 
 
 class _Where(NamedTuple):
@@ -295,77 +220,8 @@ class _Where(NamedTuple):
     done: bool = False
 
 
-@dataclass
-class _World:
-    names: list[str]
-    #: For each room, the room and the colour (empty if not locked) behind each way out.
-    exits: list[dict[str, tuple[int, str]]]
-    containers: dict[str, int] = field(default_factory=dict)
-    #: For each thing, its room at first, and its container there unless that is empty.
-    things: dict[str, tuple[int, str]] = field(default_factory=dict)
-    start: int = 0
-    home: int = 0
-
-    def after(self, at: _Where, command: str) -> _Where | None:
-        """Return the state after a command; None if it has no effect."""
-        verb, _, rest = command.partition(" ")
-        ways = self.exits[at.room]
-        if verb == "go" and rest in ways:
-            beyond, colour = ways[rest]
-            return None if colour and colour not in at.unlocked else at._replace(room=beyond)
-        if verb == "open" and self.containers.get(rest) == at.room and rest not in at.opened:
-            return at._replace(opened=at.opened | {rest})
-        if verb == "take" and self.lies(at, rest):
-            return at._replace(held=at.held | {rest})
-        colour = rest.removesuffix(" door")
-        locked = any(one == colour for _, one in ways.values()) and colour not in at.unlocked
-        if verb == "unlock" and locked and f"{colour} key" in at.held:
-            return at._replace(unlocked=at.unlocked | {colour})
-        at_home = at.room == self.home and _TROPHY in at.held
-        return at._replace(done=True) if verb == "put" and at_home else None
-
-    def lies(self, at: _Where, thing: str, within: str | None = None) -> bool:
-        """Return whether a thing can be seen and taken here (within a container, or "")."""
-        room, container = self.things.get(thing, (-1, ""))
-        if room != at.room or thing in at.held or within not in (None, container):
-            return False
-        return not container or container in at.opened
-
-    def text(self, at: _Where) -> str:
-        """Describe what is seen."""
-        if at.done:
-            return "The trophy stands on its pedestal. You have done it."
-        ways = []
-        for way, (_, colour) in self.exits[at.room].items():
-            state = "" if not colour else "unlocked " if colour in at.unlocked else "locked "
-            ways.append(f"a {state}{colour} door leads {way}" if colour else f"a way leads {way}")
-        parts = [f"You are in the {self.names[at.room]}.", f"Here, {', '.join(ways)}."]
-        for kind in (one for one, room in self.containers.items() if room == at.room):
-            inside = _list(t for t in self.things if self.lies(at, t, kind))
-            opened = f"an open {kind} holds {inside}"
-            parts.append(f"There is {opened if kind in at.opened else f'a closed {kind}'}.")
-        if floor := [t for t in self.things if self.lies(at, t, "")]:
-            parts.append(f"On the floor: {_list(floor)}.")
-        if at.room == self.home:
-            parts.append("There is an empty pedestal.")
-        parts.append(f"You hold {_list(t for t in self.things if t in at.held)}.")
-        parts.append(f"The trophy belongs on the pedestal in the {self.names[self.home]}.")
-        return " ".join(parts)
-
-
 class RoomsEnvironment(EchoRLEnvironment):
-    """A generated world of rooms: find the trophy, and put it on the pedestal.
-
-    The expert knows the world and takes a shortest way.
-
-    >>> from echoic.agents.environments import RoomsConfig, RoomsEnvironment
-    >>> environment = RoomsEnvironment(RoomsConfig(num_rooms=2, locked_doors=0, containers=0))
-    >>> observation, info = environment.reset(seed=0)
-    >>> observation["text"].startswith("You are in the ")
-    True
-    >>> info["commands"][:2]
-    ('go north', 'go east')
-    """
+    """A generated world of rooms: find the trophy, and put it on the pedestal."""
 
     config: RoomsConfig
     instructions = (
@@ -389,95 +245,135 @@ class RoomsEnvironment(EchoRLEnvironment):
         )
 
     def _start(self, options: dict[str, Any]) -> str:
-        self._world = _generate(self.config, self.np_random)
-        self._at = _Where(self._world.start)
+        """Make a world that can be solved."""
+        count, rng = self.config.num_rooms, self.np_random
+
+        def pick(some: Sequence[Any]) -> Any:
+            return some[int(rng.integers(len(some)))]
+
+        self._names = [_NAMES[i] for i in rng.permutation(len(_NAMES))[:count]]
+        # For each room, the one that it was built at, and the way from there.
+        cells, parents = {(0, 0): 0}, [(0, "")]
+        while len(cells) < count:
+            x, y = pick(list(cells))
+            way = pick(list(_WAYS))
+            cell = (x + _WAYS[way][0], y + _WAYS[way][1])
+            if cell not in cells:
+                parents.append((cells[x, y], way))
+                cells[cell] = len(cells)
+        # A parent has a lower number than its children, so locked doors are reached in the order of
+        # their rooms' numbers, and the first region holds all rooms behind no locked door.
+        doors = sorted(1 + int(i) for i in rng.permutation(count - 1)[: self.config.locked_doors])
+        lock = dict(zip(doors, _COLOURS, strict=False))
+        # By room and way, the room there, and the colour of its door (empty if it isn't locked).
+        self._exits: dict[tuple[int, str], tuple[int, str]] = {}
+        behind = [0]
+        for room, (old, way) in enumerate(parents[1:], 1):
+            colour = lock.get(room, "")
+            self._exits[old, way], self._exits[room, _BACK[way]] = (room, colour), (old, colour)
+            behind.append(room if room in lock else behind[old])
+        regions = [[r for r in range(count) if behind[r] == door] for door in (0, *doors)]
+        kinds = _CONTAINERS[: self.config.containers]
+        self._containers = {kind: int(rng.integers(count)) for kind in kinds}
+        # For each thing, its room at first, and its container there unless that is empty.
+        self._things: dict[str, tuple[int, str]] = {}
+
+        def put(thing: str, rooms: list[int]) -> None:
+            room = pick(rooms)
+            there = ["", *(kind for kind, where in self._containers.items() if where == room)]
+            # Preferably in a container.
+            self._things[thing] = (room, pick(there) or there[-1])
+
+        start, self._home = pick(regions[0]), pick(regions[0])
+        # The key of each door is in the region before it, so that all are needed.
+        for door, region in zip(doors, regions, strict=False):
+            put(f"{lock[door]} key", region)
+        last = regions[-1]
+        put("trophy", [room for room in last if room not in (start, self._home)] or last)
+        self._at = _Where(start)
         self._plan: dict[_Where, str] = {}
-        # By state of this episode: no more than it has steps.
-        self._masks: dict[_Where, list[bool]] = {}
-        return self._world.text(self._at)
+        return self._text()
 
     def _apply(self, command: str) -> Outcome | None:
         command = " ".join(command.lower().split())
-        at = self._world.after(self._at, command) if command in self._all else None
+        at = self._after(self._at, command) if command in self._all else None
         if at is None:
             return None
-        before, now = self._share(self._at), self._share(at)
         self._at = at
-        reward = now - before if self.config.reward == "milestones" else float(at.done)
-        return Outcome(self._world.text(at), reward, at.done, now)
-
-    def _share(self, at: _Where) -> float:
-        """Return the share of milestones that are reached. None can be undone."""
-        return (len(at.held) + len(at.unlocked) + at.done) / (2 * self.config.locked_doors + 2)
+        # Each key and door, the trophy, and its place; none can be undone.
+        reached = len(at.held) + len(at.unlocked) + at.done
+        score = reached / (2 * self.config.locked_doors + 2)
+        return Outcome(self._text(), float(at.done), at.done, score)
 
     def _commands(self) -> Sequence[str]:
         return self._all
 
     def _possible(self) -> Sequence[bool]:
-        if self._at not in self._masks:
-            after = self._world.after
-            self._masks[self._at] = [after(self._at, command) is not None for command in self._all]
-        return self._masks[self._at]
+        return [self._after(self._at, command) is not None for command in self._all]
 
     def _expert(self) -> str | None:
-        if self._at not in self._plan:
-            self._plan = shortest(self._at, self._around)
+        """Search breadth-first for a shortest way, and remember it."""
+        came: dict[_Where, tuple[_Where, str]] = {}
+        queue = [] if self._at in self._plan else [self._at]
+        for at in queue:
+            for command in self._all:
+                after = self._after(at, command)
+                if after is None or after in came or after == self._at:
+                    continue
+                came[after] = (at, command)
+                queue.append(after)
+                if after.done:
+                    while after != self._at:
+                        after, self._plan[after] = came[after]
+                    return self._plan[self._at]
         return self._plan.get(self._at)
 
-    def _around(self, at: _Where) -> Iterator[tuple[str, _Where, bool]]:
-        for command in self._all:
-            after = self._world.after(at, command)
-            if after is not None:
-                yield command, after, after.done
+    def _after(self, at: _Where, command: str) -> _Where | None:
+        """Return the state after a command; None if it has no effect."""
+        verb, _, rest = command.partition(" ")
+        if verb == "go" and (at.room, rest) in self._exits:
+            beyond, colour = self._exits[at.room, rest]
+            return None if colour and colour not in at.unlocked else at._replace(room=beyond)
+        if verb == "open" and self._containers.get(rest) == at.room and rest not in at.opened:
+            return at._replace(opened=at.opened | {rest})
+        if verb == "take" and self._lies(at, rest):
+            return at._replace(held=at.held | {rest})
+        if verb == "unlock":
+            colour = rest.removesuffix(" door")
+            here = any(self._exits.get((at.room, way), ("", ""))[1] == colour for way in _WAYS)
+            if here and colour not in at.unlocked and f"{colour} key" in at.held:
+                return at._replace(unlocked=at.unlocked | {colour})
+        at_home = at.room == self._home and "trophy" in at.held
+        return at._replace(done=True) if verb == "put" and at_home else None
 
+    def _lies(self, at: _Where, thing: str, within: str | None = None) -> bool:
+        """Return whether a thing can be seen and taken here (within a container, or "")."""
+        room, container = self._things.get(thing, (-1, ""))
+        if room != at.room or thing in at.held or within not in (None, container):
+            return False
+        return not container or container in at.opened
 
-def _generate(config: RoomsConfig, rng: np.random.Generator) -> _World:
-    """Make a world that can be solved."""
-
-    def pick(some: Sequence[Any]) -> Any:
-        return some[int(rng.integers(len(some)))]
-
-    names = [_NAMES[i] for i in rng.permutation(len(_NAMES))[: config.num_rooms]]
-    cells = {(0, 0): 0}
-    exits: list[dict[str, tuple[int, str]]] = [{} for _ in names]
-    parents: list[tuple[int, str]] = [(-1, "")]
-    while len(cells) < len(names):
-        x, y = pick(list(cells))
-        way = pick(list(_WAYS))
-        cell = (x + _WAYS[way][0], y + _WAYS[way][1])
-        if cell not in cells:
-            room = cells[cell] = len(cells)
-            old = cells[x, y]
-            exits[old][way], exits[room][_BACK[way]] = (room, ""), (old, "")
-            parents.append((old, way))
-    # A parent has a lower number than its children, so locked doors are reached in the order of
-    # their rooms' numbers, and the first region holds all rooms behind no locked door.
-    doors = sorted(1 + int(i) for i in rng.permutation(len(names) - 1)[: config.locked_doors])
-    lock = {room: _COLOURS[i] for i, room in enumerate(doors)}
-    for room, colour in lock.items():
-        old, way = parents[room]
-        exits[old][way], exits[room][_BACK[way]] = (room, colour), (old, colour)
-    behind: list[int] = []
-    for room, (old, _) in enumerate(parents):
-        behind.append(room if room in lock else 0 if old < 0 else behind[old])
-    regions = [[r for r in range(len(names)) if behind[r] == door] for door in (0, *doors)]
-    world = _World(names, [{way: ways[way] for way in _WAYS if way in ways} for ways in exits])
-    for kind in _CONTAINERS[: config.containers]:
-        world.containers[kind] = int(rng.integers(len(names)))
-
-    def put(thing: str, rooms: list[int]) -> None:
-        room = pick(rooms)
-        kinds = ["", *(kind for kind, where in world.containers.items() if where == room)]
-        # Preferably in a container.
-        world.things[thing] = (room, pick(kinds) or kinds[-1])
-
-    world.start, world.home = pick(regions[0]), pick(regions[0])
-    # The key of each door is in the region before it, so that all are needed.
-    for door, region in zip(doors, regions, strict=False):
-        put(f"{lock[door]} key", region)
-    last = regions[-1]
-    put(_TROPHY, [room for room in last if room not in (world.start, world.home)] or last)
-    return world
+    def _text(self) -> str:
+        """Describe what is seen."""
+        at, exits = self._at, self._exits
+        if at.done:
+            return "The trophy stands on its pedestal. You have done it."
+        ways = []
+        for way, colour in ((w, exits[at.room, w][1]) for w in _WAYS if (at.room, w) in exits):
+            state = "unlocked" if colour in at.unlocked else "locked"
+            ways.append(f"a {state} {colour} door leads {way}" if colour else f"a way leads {way}")
+        parts = [f"You are in the {self._names[at.room]}.", f"Here, {', '.join(ways)}."]
+        for kind in (one for one, room in self._containers.items() if room == at.room):
+            inside = _list(t for t in self._things if self._lies(at, t, kind))
+            opened = f"an open {kind} holds {inside}"
+            parts.append(f"There is {opened if kind in at.opened else f'a closed {kind}'}.")
+        if floor := [t for t in self._things if self._lies(at, t, "")]:
+            parts.append(f"On the floor: {_list(floor)}.")
+        if at.room == self._home:
+            parts.append("There is an empty pedestal.")
+        parts.append(f"You hold {_list(t for t in self._things if t in at.held)}.")
+        parts.append(f"The trophy belongs on the pedestal in the {self._names[self._home]}.")
+        return " ".join(parts)
 
 
 def _list(things: Any) -> str:

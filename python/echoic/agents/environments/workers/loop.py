@@ -1,6 +1,4 @@
-"""The worker's side of a :class:`~echoic.agents.environments.processes.JsonProcess`.
-
-Needs the standard library only, because it also runs where Echoic is not installed.
+"""The worker's side of a ``JsonProcess``, by the standard library only: it runs without Echoic.
 
 A request is the line ``{"do": name, "with": {...}, "limit": seconds}`` on the socket that the last
 argument names, an answer the line ``{"is": value}`` or ``{"error": {"kind": class, "text": message,
@@ -19,7 +17,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 __all__ = ["serve"]
 
@@ -28,10 +26,8 @@ _GRACE = 2.0
 _LONGEST_TRACE = 4000
 
 
-def serve(
-    does: Mapping[str, Callable[..., Any]], default: Callable[[Any], Any] | None = None
-) -> None:
-    """Answer until the socket ends; ``default`` is that of :func:`json.dumps`."""
+def serve(worker: Any, default: Callable[[Any], Any] | None = None) -> None:
+    """Call the worker's methods until the socket ends; ``default`` is for :func:`json.dumps`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = socket.socket(fileno=int(sys.argv[-1]))
     parent.set_inheritable(False)
@@ -41,7 +37,7 @@ def serve(
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, request["limit"] + _GRACE)
         try:
-            value = does[request["do"]](**request["with"])
+            value = getattr(worker, request["do"])(**request["with"])
             answer = json.dumps({"is": value}, default=default)
         except Exception as error:  # the parent raises it
             trace = traceback.format_exc()[-_LONGEST_TRACE:]
