@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 import tiers
-from echoic.agents.backbones import HostedBackbone, Price
+from echoic.agents.backbones import HostedBackbone
 from echoic.agents.baselines import Cell, method_names, method_of
 from echoic.agents.baselines.prompted import read_rating
 from echoic.agents.baselines.trained import prompt_of
