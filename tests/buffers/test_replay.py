@@ -307,6 +307,18 @@ def test_clear_forgets_everything(fill) -> None:
     assert set(buffer.sample(10)["rewards"]) == {77}
 
 
+def test_an_integer_that_its_field_can_not_hold_is_refused() -> None:
+    buffer = ReplayBuffer({"actions": np.int32(0)}, 10)
+    for action in (2**31, -(2**31) - 1, 2**40):
+        with pytest.raises(SpecError, match=rf"expected int32\[\], got the int {action}"):
+            buffer.add({"actions": action})
+    with pytest.raises(SpecError, match="expected int32"):
+        buffer.extend({"actions": [1, 2**40]})
+    assert len(buffer) == 0
+    buffer.extend({"actions": [2**31 - 1, -(2**31)]})
+    assert set(buffer.sample(50)["actions"]) == {2**31 - 1, -(2**31)}
+
+
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [

@@ -630,7 +630,13 @@ impl Field {
         if !fits {
             return Ok(None);
         }
-        let array = array.into_any().call_method1("astype", (descr,))?;
+        let given = array.into_any();
+        let array = given.call_method1("astype", (descr,))?;
+        // An integer may be too large for a narrower one.
+        let whole = matches!(rule.leaf.dtype, Dtype::Int(_) | Dtype::UInt(_));
+        if whole && !same && !numpy.call_method1("array_equal", (&given, &array))?.is_truthy()? {
+            return Ok(None);
+        }
         // One number may stand for a vector of one, and the other way round.
         let lead = usize::from(many);
         let shape = match Header::of(&array) {
