@@ -81,15 +81,13 @@ class Bench:
 
     def idle(self) -> bool:
         """Whether nothing is held by anybody."""
-        pool, tree = self.cache.pool, self.cache.tree
         return (
-            tree.pinned == 0
-            and self.batcher._promised == 0
+            self.batcher._promised == 0
             and not self.batcher.running
             and not self.batcher._windows
             and not self.batcher._places
             and len(self.batcher.scheduler) == 0
-            and pool.free + tree.evictable == pool.capacity
+            and self.cache.available == self.cache.pool.capacity
         )
 
 
@@ -241,7 +239,7 @@ def test_windows_take_a_few_times_the_memory_of_the_pool_at_most(alike: bool) ->
         windows = bench.batcher._windows.values()
         planes = [p for window in windows for p in (*window._planes, *window._stem)]
         most = max(most, sum(plane.nbytes for plane in planes))
-    assert 0 < most < 4 * bench.cache.pool.nbytes
+    assert 0 < most < 4 * sum(plane.nbytes for plane in bench.cache.pool.planes)
     for index in (0, 1, len(prompts) - 2, len(prompts) - 1):
         assert bench.results[str(index)].tokens == greedy(bench.model, prompts[index], 8)
     assert bench.idle()
@@ -525,8 +523,6 @@ def test_rollouts_go_on_under_new_weights_with_a_version_on_every_token() -> Non
         assert result.tokens[old:] == rest
     assert changed == 4
     assert bench.idle()
-    pages = bench.cache.pool.versions
-    assert set(pages[pages >= 0].tolist()) == {1}
 
 
 def test_new_weights_fit_a_pool_that_only_sharing_made_large_enough() -> None:

@@ -406,7 +406,7 @@ class Batcher(Runner):
             self.cache.tree.unpin(node)
             return False
         self._promised += need
-        self.cache.count(len(pages))
+        self.cache.reused_tokens += len(pages)
         rollout.node = node
         rollout.pages = np.empty(rollout.limit, np.int64)
         rollout.pages[: len(pages)] = pages
@@ -576,9 +576,9 @@ class Batcher(Runner):
             rollout.filled = rollout.shared = rollout.stored = 0
         self._again = deque([*stopped, *self._again])
         # Also if loading fails: earlier keys and values are not used again.
-        self.cache.flush(self.version)
+        self.cache.flush()
         self.model.load_weights(weights)
-        self.cache.version = version
+        del version
         self.scheduler.flushed()
 
     def _reusable(self, rollout: Rollout) -> int:
@@ -588,7 +588,7 @@ class Batcher(Runner):
         if rollout.filled == 0:
             return None
         self._save(rollout)
-        return torch.stack(self.cache.pool.read(rollout.pages[: rollout.filled]))
+        return self.cache.pool.read(rollout.pages[: rollout.filled])
 
 
 def _stems(paths: Paths) -> list[tuple[int, Paths]]:
