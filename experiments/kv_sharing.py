@@ -69,13 +69,13 @@ def converse(
             )
             batcher.submit(Rollout(request, tuple(history), seed=0))
         while batcher.busy:
-            for progress in batcher.step():
-                if progress.result is not None:
-                    if not progress.result.success:
-                        raise RuntimeError(progress.result.error)
-                    index = int(progress.request_id.split("-")[1])
-                    histories[index] += progress.result.tokens
-                    drawn[index] += progress.result.tokens
+            for rollout in batcher.step():
+                if rollout.result is not None:
+                    if not rollout.result.success:
+                        raise RuntimeError(rollout.result.error)
+                    index = int(rollout.request_id.split("-")[1])
+                    histories[index] += rollout.result.tokens
+                    drawn[index] += rollout.result.tokens
     return batcher, drawn
 
 
@@ -138,9 +138,9 @@ def against_generate(
             batcher.submit(Rollout(request, tuple(tokens), seed=0))
         drawn: dict[int, list[int]] = {}
         while batcher.busy:
-            for progress in batcher.step():
-                if progress.result is not None:
-                    drawn[int(progress.request_id)] = progress.result.tokens
+            for rollout in batcher.step():
+                if rollout.result is not None:
+                    drawn[int(rollout.request_id)] = rollout.result.tokens
         return [drawn[index] for index in range(len(given))]
 
     row: dict[str, Any] = {}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import numpy as np
 import pytest
 import tiers
+from echoic.errors import ArgumentError
 
 torch = pytest.importorskip("torch")
 
@@ -22,7 +22,8 @@ from echoic.agents.llm import (
     TinyConfig,
     TinyTransformer,
 )
-from echoic.agents.llm.batcher import Rollout, _stems, draw
+from echoic.agents.llm.batcher import Rollout, draw
+from echoic.agents.llm.model import Window
 
 from experiments import kv_sharing
 
@@ -49,6 +50,7 @@ class Bench:
         self.tracker = BandwidthEfficiencyTracker()
         self.clock = Clock()
         self.batcher = Batcher(self.model, self.cache, self.config, self.tracker, self.clock)
+        self.rollouts: dict[str, Rollout] = {}
         self.results: dict[str, RolloutResult] = {}
         self.admitted: list[str] = []
 
@@ -62,15 +64,17 @@ class Bench:
         request = RolloutRequest(
             name, list(tokens), timestamp=self.clock.now, sampling=sampling, **fields
         )
-        self.batcher.submit(Rollout(request, tuple(tokens), seed=0))
+        self.rollouts[name] = Rollout(request, tuple(tokens), seed=0)
+        self.batcher.submit(self.rollouts[name])
 
     def step(self) -> None:
-        for progress in self.batcher.step():
-            if progress.admitted:
-                self.admitted.append(progress.request_id)
-            if progress.result is not None:
-                assert progress.request_id not in self.results
-                self.results[progress.request_id] = progress.result
+        for rollout in self.batcher.step():
+            name = rollout.request_id
+            if rollout.admitted is not None and name not in self.admitted:
+                self.admitted.append(name)
+            if rollout.result is not None:
+                assert name not in self.results
+                self.results[name] = rollout.result
 
     def run(self) -> dict[str, RolloutResult]:
         for _ in range(10_000):
@@ -82,10 +86,8 @@ class Bench:
     def idle(self) -> bool:
         """Whether nothing is held by anybody."""
         return (
-            self.batcher._promised == 0
-            and not self.batcher.running
+            not self.batcher.running
             and not self.batcher._windows
-            and not self.batcher._places
             and len(self.batcher.scheduler) == 0
             and self.cache.available == self.cache.pool.capacity
         )
@@ -110,9 +112,17 @@ def test_cached_decoding_gives_the_logits_of_a_full_pass_in_hundreds_of_trees(
 ) -> None:
     """Small pools, so that there are evictions; small budgets, so that prompts come in pieces."""
     monkeypatch.setattr("echoic.agents.llm.batcher._LEAST_STEM", 2)
-    monkeypatch.setattr("echoic.agents.llm.model._STEP", 2)
     model = TinyTransformer(SMALL, device="cpu")
     worst, drawn, evicted, reused, shared = 0.0, 0, 0, 0, 0
+    begin = Window.begin
+
+    def look(window: Window, lengths: Any) -> bool:
+        nonlocal shared
+        used = begin(window, lengths)
+        shared += window._start > 0 and len(window.members) > 1
+        return used
+
+    monkeypatch.setattr(Window, "begin", look)
     for seed in range(100 * part, 100 * part + 100):
         random_ = random.Random(seed)
         bench = Bench(
@@ -122,15 +132,6 @@ def test_cached_decoding_gives_the_logits_of_a_full_pass_in_hundreds_of_trees(
             max_concurrent_rollouts=random_.randrange(2, 7),
             kv_reuse_threshold=random_.choice([0.0, 0.5, 1.0]),
         )
-        seen: list[tuple[list[int], Any]] = []
-        windows = bench.batcher._windows
-
-        def look(rollouts: Any, logits: Any, seen: Any = seen, windows: Any = windows) -> None:
-            nonlocal shared
-            seen += [(list(one.tokens), row) for one, row in zip(rollouts, logits, strict=True)]
-            shared += sum(len(stem) > 0 and len(w.rows) > 1 for (stem, _), w in windows.items())
-
-        bench.batcher.watch = look
         stems = [[random_.randrange(17) for _ in range(8)] for _ in range(2)]
         for index in range(5):
             stem = random_.choice(stems)[: random_.randrange(1, 9)]
@@ -138,16 +139,21 @@ def test_cached_decoding_gives_the_logits_of_a_full_pass_in_hundreds_of_trees(
             bench.add(str(index), stem + tail, random_.randrange(1, 4))
             if random_.random() < 0.2:
                 bench.step()
-        results = bench.run()
-        assert all(result.success for result in results.values())
+        bench.run()
         assert bench.idle()
-        longest = max(len(tokens) for tokens, _ in seen)
-        padded = torch.tensor([tokens + [0] * (longest - len(tokens)) for tokens, _ in seen])
+        rollouts = list(bench.rollouts.values())
+        longest = max(len(one.sequence) for one in rollouts)
+        padded = [one.sequence + [0] * (longest - len(one.sequence)) for one in rollouts]
         with torch.no_grad():
-            full = model(padded)
-        for row, (tokens, logits) in enumerate(seen):
-            worst = max(worst, float((full[row, len(tokens) - 1] - logits).abs().max()))
-        drawn += len(seen)
+            logs = torch.log_softmax(model(torch.tensor(padded)), -1)
+        for row, one in enumerate(rollouts):
+            result = bench.results[one.request_id]
+            assert result.success
+            drawn_here = zip(result.tokens, result.logprobs, strict=True)
+            for place, (token, logprob) in enumerate(drawn_here, one.prompt - 1):
+                best, own = float(logs[row, place].max()), float(logs[row, place, token])
+                worst = max(worst, best - own, abs(own - logprob))
+            drawn += len(result.tokens)
         evicted += bench.cache.evicted_tokens
         reused += bench.cache.reused_tokens
     assert worst < 1e-5
@@ -200,24 +206,31 @@ def test_what_is_returned_as_keys_and_values_is_what_the_model_made() -> None:
 
 
 @pytest.mark.parametrize(
-    ("paths", "stems"),
+    ("prompts", "stems"),
     [
         # All begin alike, and what follows is their own.
-        ([[1] * 20 + [i] for i in range(4)], [(20, 4)]),
+        ([[1] * 20 + [i] * 2 for i in range(4)], [(20, 4)]),
         # Two tasks with four answers each: more is read once if each task has its stem.
-        ([[1] * 20 + [i] * 30 + [i, j] for i in range(2) for j in range(4)], [(51, 4), (51, 4)]),
+        (
+            [[1] * 20 + [2 + i] * 30 + [6, j] for i in range(2) for j in range(4)],
+            [(51, 4), (51, 4)],
+        ),
         # Too little to be worth it, and nothing in common.
-        ([[1] * 15 + [i] for i in range(4)], [(0, 4)]),
-        ([[1], [2], [3]], [(0, 3)]),
-        # A path that is the beginning of another, and equal ones.
-        ([[1] * 20, [1] * 30, [1] * 30, [7]], [(0, 1), (20, 3)]),
+        ([[1] * 15 + [2 + i] * 2 for i in range(4)], [(0, 4)]),
+        ([[1, 2], [2, 2], [3, 2]], [(0, 3)]),
+        # Two have a token more in common than all: the windows would be small.
+        ([[1] * 20 + [i // 2, i] for i in range(4, 12)], [(20, 8)]),
     ],
 )
-def test_stems_are_where_most_is_read_once(paths: Any, stems: Any) -> None:
-    rows = sorted((np.array(path, ">i8").tobytes(), str(i)) for i, path in enumerate(paths))
-    groups = _stems(rows)
-    assert sorted((size // 8, len(group)) for size, group in groups) == stems
-    assert sorted(name for _, group in groups for _, name in group) == sorted(n for _, n in rows)
+def test_stems_are_where_most_is_read_once(prompts: Any, stems: Any) -> None:
+    bench = Bench(kv_reuse_threshold=0.1)
+    for index, prompt in enumerate(prompts):
+        bench.add(str(index), prompt, 16)
+    while min(len(rollout.tokens) for rollout in bench.rollouts.values()) < 2:
+        bench.step()
+    windows = bench.batcher._windows.values()
+    assert sorted((window._start, len(window.rows)) for window in windows) == stems
+    assert bench.run()["0"].tokens == greedy(bench.model, prompts[0], 16)
 
 
 @pytest.mark.parametrize("alike", [True, False])
@@ -252,11 +265,11 @@ def test_memory_that_is_not_enough_for_a_window_fails_its_rollouts_only(
     bench.add("a", [1, 2, 3], 4)
     bench.step()
 
-    def fit(*_: Any) -> None:
+    def add(*_: Any) -> None:
         raise MemoryError("no memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr("echoic.agents.llm.model.Window.fit", fit)
+        patch.setattr("echoic.agents.llm.model.Window.add", add)
         bench.step()
     assert bench.results["a"].error == "MemoryError: no memory"
     bench.add("b", [1, 2, 3], 4)
@@ -341,7 +354,7 @@ def test_the_tracker_has_the_counts_of_the_cache() -> None:
         if index % 3 == 0:
             bench.step()
         if index % 7 == 0:
-            bench.batcher.cancel(str(index))
+            bench.rollouts[str(index)].cancelled = True
     bench.run()
     metrics, cache = bench.tracker.snapshot(), bench.cache
     assert cache.reused_tokens > 100
@@ -437,7 +450,7 @@ def test_cancelling_frees_pages_at_every_stage(steps: int) -> None:
     for _ in range(steps):
         bench.step()
     for index in range(4):
-        bench.batcher.cancel(str(index))
+        bench.rollouts[str(index)].cancelled = True
     results = bench.run()
     assert {result.finish_reason for result in results.values()} == {"cancelled"}
     assert not any(result.success for result in results.values())
@@ -491,11 +504,9 @@ def test_after_new_weights_nothing_is_reused() -> None:
     bench = Bench()
     bench.add("a", list(range(10)), 2)
     bench.run()
-    told: list[Any] = []
-    bench.batcher.update_weights(other_weights(), 3, told.append)
+    bench.batcher.load(other_weights(), 3)
     bench.add("b", list(range(10)), 2)
     result = bench.run()["b"]
-    assert told == [None]
     assert (result.reused_tokens, result.versions) == (0, [3, 3])
     assert result.tokens == greedy(bench.model, range(10), 2)
 
@@ -506,7 +517,7 @@ def test_rollouts_go_on_under_new_weights_with_a_version_on_every_token() -> Non
         bench.add(str(index), [5, 6, 7, 8, 9, index], 6)
     while bench.batcher.counts["generated_tokens"] < 8:
         bench.step()
-    bench.batcher.update_weights(other_weights(), 1, lambda error: None)
+    bench.batcher.load(other_weights(), 1)
     results = bench.run()
     changed = 0
     for index in range(4):
@@ -536,7 +547,7 @@ def test_new_weights_fit_a_pool_that_only_sharing_made_large_enough() -> None:
     for _ in range(2):
         bench.step()
     assert len(bench.batcher.running) == 8
-    bench.batcher.update_weights(other_weights(), 1, lambda error: None)
+    bench.batcher.load(other_weights(), 1)
     results = bench.run()
     assert all(result.success for result in results.values())
     assert bench.idle()
@@ -548,13 +559,11 @@ def test_weights_that_do_not_fit_leave_the_old_ones() -> None:
     wrong["norm.weight"] = torch.zeros(5)
     lacking = other_weights()
     del lacking["norm.weight"]
-    told: list[Any] = []
-    for weights in (wrong, lacking):
-        bench.batcher.update_weights(weights, 1, told.append)
+    for weights, message in ((wrong, r"shape \(32,\)"), (lacking, r"lack \['norm.weight'\]")):
+        with pytest.raises(ArgumentError, match=message):
+            bench.batcher.load(weights, 1)
     bench.add("a", [1, 2, 3], 4)
     result = bench.run()["a"]
-    assert "shape (32,)" in str(told[0])
-    assert "lack ['norm.weight']" in str(told[1])
     assert result.versions == [0] * 4
     assert result.tokens == greedy(TinyTransformer(SMALL, device="cpu"), [1, 2, 3], 4)
 

@@ -39,7 +39,6 @@ class ExecutionConfig:
             the rest, in pieces.
         enable_prefix_cache: Whether keys and values outlive their rollout. Without it every prompt
             is computed from its first token.
-        max_results: A result is kept until it is taken, or this many later ones have ended.
     """
 
     max_cache_size: int = 10_000
@@ -58,14 +57,13 @@ class ExecutionConfig:
 
     token_budget: int = 512
     enable_prefix_cache: bool = True
-    max_results: int = 10_000
 
     def __post_init__(self) -> None:
         for name in ("enable_bandwidth_scheduling", "enable_prefix_cache"):
             if not isinstance(getattr(self, name), bool):
                 raise ArgumentError(f"{name} must be True or False, not {getattr(self, name)!r}")
         _checks.whole(self, "max_cache_size", "max_concurrent_rollouts", "priority_queue_size")
-        _checks.whole(self, "token_budget", "max_results")
+        _checks.whole(self, "token_budget")
         _checks.number(self, "cache_cleanup_interval", "timeout", above=0, finite=False)
         _checks.number(self, "schedule_epsilon", "bandwidth_scale", above=0, finite=False)
         _checks.number(self, "latency_weight", "reward_weight", "bandwidth_weight", least=0)

@@ -318,7 +318,7 @@ class RemoteEngine(RolloutEngine[_Rollout]):
     def cancel(self, request_id: str) -> bool:
         """Cancel a rollout, keeping its tokens; return whether it had not ended."""
         rollout = self._handles.get(request_id)
-        if rollout is None or rollout.task is None or rollout.result.done():
+        if rollout is None or rollout.task is None or rollout.result is not None:
             return False
         return rollout.task.cancel()
 
@@ -394,7 +394,7 @@ class RemoteEngine(RolloutEngine[_Rollout]):
         for rollout in self._handles.values():
             if rollout.task is not None:
                 rollout.task.cancel()
-        self._make_room(for_all=True)
+        self._make_room()
         self._notify()
 
     async def aclose(self) -> None:

@@ -19,11 +19,11 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from echoic.agents.llm.model import CausalModel, KVShape, PagedBatch, check_weights
+from echoic.agents.llm.model import CausalModel, KVShape
 from echoic.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from echoic.agents.llm.model import PagedBatch
 
 __all__ = ["TransformersModel"]
 
@@ -105,19 +105,12 @@ class TransformersModel(CausalModel):
         """Return logits after the last token of each span."""
         if self.model.training:
             raise ArgumentError("the model is in training mode, in which dropout is active")
-        given: dict[str, Any] = {"input_ids": batch.tokens[None]}
-        if batch.virtual:
-            embedded = self.model.get_input_embeddings()(batch.tokens)
-            given = {"inputs_embeds": batch.embed(embedded)[None]}
+        embedded = self.model.get_input_embeddings()(batch.tokens)
         return self.model(
-            **given,
+            inputs_embeds=batch.embed(embedded)[None],
             position_ids=batch.positions[None],
             attention_mask=self._no_mask,
             use_cache=False,
             logits_to_keep=batch.ends,
             echoic_batch=batch,
         ).logits[0]
-
-    def load_weights(self, weights: Mapping[str, Any] | Callable[[Any], None]) -> None:
-        """Load new weights between two ticks."""
-        check_weights(self.model, weights)
