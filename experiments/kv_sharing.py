@@ -28,7 +28,6 @@ from echoic.agents.bandwidth import BandwidthEfficiencyTracker
 from echoic.agents.llm import (
     Batcher,
     ExecutionConfig,
-    KVCacheManager,
     RolloutRequest,
     SamplingParams,
     TinyConfig,
@@ -202,8 +201,7 @@ def run(out: Path, quick: bool) -> None:
 
 def _batcher(model: Any, reuse: bool) -> Batcher:
     config = ExecutionConfig(enable_prefix_cache=reuse, timeout=1e6)
-    cache = KVCacheManager(config, model.device, planes=model.shape.planes())
-    return Batcher(model, cache, config, BandwidthEfficiencyTracker(), time.monotonic)
+    return Batcher(model, config, BandwidthEfficiencyTracker())
 
 
 def _model(name: str) -> Any:

@@ -15,7 +15,6 @@ from echoic.agents.bandwidth import BandwidthEfficiencyTracker
 from echoic.agents.llm import (
     Batcher,
     ExecutionConfig,
-    KVCacheManager,
     RolloutRequest,
     RolloutResult,
     SamplingParams,
@@ -46,10 +45,10 @@ class Bench:
     def __init__(self, model: Any = None, **fields: Any) -> None:
         self.model = model or TinyTransformer(SMALL, device="cpu")
         self.config = ExecutionConfig(**fields)
-        self.cache = KVCacheManager(self.config, "cpu", planes=self.model.shape.planes())
         self.tracker = BandwidthEfficiencyTracker()
         self.clock = Clock()
-        self.batcher = Batcher(self.model, self.cache, self.config, self.tracker, self.clock)
+        self.batcher = Batcher(self.model, self.config, self.tracker, self.clock)
+        self.cache = self.batcher.cache
         self.rollouts: dict[str, Rollout] = {}
         self.results: dict[str, RolloutResult] = {}
         self.admitted: list[str] = []
@@ -89,7 +88,7 @@ class Bench:
             not self.batcher.running
             and not self.batcher._windows
             and len(self.batcher.scheduler) == 0
-            and self.cache.available == self.cache.pool.capacity
+            and self.cache.available == self.config.max_cache_size
         )
 
 
@@ -250,9 +249,8 @@ def test_windows_take_a_few_times_the_memory_of_the_pool_at_most(alike: bool) ->
     while bench.batcher.busy:
         bench.step()
         windows = bench.batcher._windows.values()
-        planes = [p for window in windows for p in (*window._planes, *window._stem)]
-        most = max(most, sum(plane.nbytes for plane in planes))
-    assert 0 < most < 4 * sum(plane.nbytes for plane in bench.cache.pool.planes)
+        most = max(most, sum(window._own.nbytes + window._stem.nbytes for window in windows))
+    assert 0 < most < 4 * bench.cache.pages.nbytes
     for index in (0, 1, len(prompts) - 2, len(prompts) - 1):
         assert bench.results[str(index)].tokens == greedy(bench.model, prompts[index], 8)
     assert bench.idle()
@@ -559,7 +557,10 @@ def test_weights_that_do_not_fit_leave_the_old_ones() -> None:
     wrong["norm.weight"] = torch.zeros(5)
     lacking = other_weights()
     del lacking["norm.weight"]
-    for weights, message in ((wrong, r"shape \(32,\)"), (lacking, r"lack \['norm.weight'\]")):
+    for weights, message in (
+        (wrong, r"norm.weight is \(5,\), not \(32,\)"),
+        (lacking, "norm.weight is None"),
+    ):
         with pytest.raises(ArgumentError, match=message):
             bench.batcher.load(weights, 1)
     bench.add("a", [1, 2, 3], 4)

@@ -17,12 +17,9 @@ torch = pytest.importorskip("torch")
 from echoic.agents.llm import (
     ExecutionConfig,
     KVCacheManager,
-    PagePool,
     RadixTree,
 )
 from echoic.agents.llm.cache import as_tokens, common
-
-PLANE = [((1,), torch.float32)]
 
 
 def manager(size: int = 100, **fields: Any) -> KVCacheManager:
@@ -35,7 +32,7 @@ def rows(count: int) -> Any:
 
 def check(cache: KVCacheManager) -> None:
     """All that must hold of the tree and the pool, whatever happened."""
-    tree, pool = cache.tree, cache.pool
+    tree = cache.tree
     pinned = evictable = 0
     pages: list[int] = []
     for node in tree:
@@ -49,19 +46,19 @@ def check(cache: KVCacheManager) -> None:
         else:
             evictable += len(node.piece)
     assert (tree.size, tree.evictable) == (pinned + evictable, evictable)
-    free = pool._free
+    free = cache._free
     assert len({*pages, *free}) == len(pages) + len(free)
 
 
-# The pool.
+# Pages.
 
 
 def test_a_page_is_given_to_one_taker() -> None:
-    pool = PagePool(4, PLANE, torch.device("cpu"))
-    taken = [pool.take(2), pool.take(2)]
+    cache = manager(4)
+    taken = [cache.take(2), cache.take(2)]
     assert sorted(np.concatenate(taken).tolist()) == [0, 1, 2, 3]
     with pytest.raises(ArgumentError, match="1 pages were requested, and 0 are free"):
-        pool.take(1)
+        cache.take(1)
 
 
 # The tree.
@@ -221,7 +218,7 @@ def test_a_flush_forgets_all_and_refuses_while_something_is_used() -> None:
         cache.flush()
     cache.tree.unpin(node)
     cache.flush()
-    assert (cache.tree.size, cache.pool.free) == (0, 100)
+    assert (cache.tree.size, cache.free) == (0, 100)
     assert cache.get_kv_cache([1, 2, 3]) == (None, 0)
 
 
@@ -250,8 +247,8 @@ def test_invariants_hold_over_many_thousands_of_operations() -> None:
     sequences share wrongly, or that was freed too early, is read as a wrong number.
     """
     draw = random.Random(7 + tiers.part)
-    cache = KVCacheManager(ExecutionConfig(max_cache_size=256), "cpu", planes=PLANE)
-    plane = cache.pool.planes[0].numpy()[:, 0]
+    cache = KVCacheManager(ExecutionConfig(max_cache_size=256), "cpu", shape=(1, 1))
+    plane = cache.pages[0].numpy()[:, 0]
     live: list[list[Any]] = []
 
     def worth(tokens: tuple[int, ...]) -> list[float]:
@@ -289,15 +286,15 @@ def test_invariants_hold_over_many_thousands_of_operations() -> None:
                 node, pages = cache.publish(tokens[: len(pages)], pages, node, shared)
                 shared = len(pages)
                 assert plane[pages].tolist() == worth(tokens)[: len(pages)]
-            cache.pool.give_back(pages[shared:])
+            cache.give_back(pages[shared:])
             cache.tree.unpin(node)
         if operations % 500 == 0:
             check(cache)
             own = sum(len(r[1]) - r[3] for r in live)
-            assert cache.pool.free + cache.tree.size + own == 256
+            assert cache.free + cache.tree.size + own == 256
     for tokens, pages, node, shared in live:
         assert plane[pages].tolist() == worth(tokens)[: len(pages)]
-        cache.pool.give_back(pages[shared:])
+        cache.give_back(pages[shared:])
         cache.tree.unpin(node)
     check(cache)
     assert cache.available == 256

@@ -1,20 +1,12 @@
 """What happens tick by tick on the engine's thread: continuous batching.
 
-Each tick is one forward pass over tokens of many rollouts.
+Each tick is one forward pass: a token of each rollout that generates, then pieces of prompts up to
+``token_budget``. If budget is left, waiting rollouts are admitted, as long as all pages that one
+may ever need fit beside what the others may need, so that none runs out of pages. Prompts are
+published to the prefix cache when they are computed, generated tokens when the rollout ends.
 
-1. Every rollout that is generating has one token to compute.
-2. The rest of ``token_budget`` goes to prompts, in the order of admission and in pieces.
-3. If budget is left, the best waiting rollouts are admitted, as long as their pages are certain:
-   all that one may ever need must fit beside what the others may need. So no rollout runs out of
-   pages or is evicted. Pages are taken as they are filled.
-4. One forward pass. Rollouts whose last token was in it draw the next one.
-
-Prompts are published to the prefix cache when they are computed, and generated tokens when the
-rollout ends.
-
-New weights are loaded between ticks. The cache is flushed, and running rollouts keep their tokens
-and compute keys and values of all of them again. That makes every log-probability that of one
-version's policy, given all that came before; old keys would make it that of a mixture.
+New weights flush the cache, and running rollouts compute keys and values of their tokens again. So
+every log-probability is that of one version's policy; old keys would make it that of a mixture.
 """
 
 from __future__ import annotations
@@ -29,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from echoic.agents.llm.cache import common
-from echoic.agents.llm.model import PagedBatch, Span, Window
+from echoic.agents.llm.cache import KVCacheManager, Node, common
+from echoic.agents.llm.model import CausalModel, PagedBatch, Window
 from echoic.agents.llm.requests import (
     Handle,
     RolloutRequest,
@@ -46,9 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from echoic.agents.bandwidth import BandwidthEfficiencyTracker
-    from echoic.agents.llm.cache import KVCacheManager, Node
     from echoic.agents.llm.config import ExecutionConfig
-    from echoic.agents.llm.model import CausalModel
 
 __all__ = ["Batcher", "Rollout", "draw"]
 
@@ -63,52 +53,44 @@ def draw(
     chances: Sequence[float],
     forced: Sequence[int | None] = (),
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Draw a token for each row.
+    """Draw a token for each row of ``logits``, [rows, vocab].
 
-    Args:
-        logits: [rows, vocab].
-        params: Of each row.
-        chances: For each row a random number from 0 to below 1; not used for greedy rows.
-        forced: For each row the token that is taken instead, or None; empty: all are drawn.
+    Of each row, ``chances`` has a random number from 0 to below 1, and ``forced`` the token that is
+    taken instead of drawing, or None.
 
     Returns:
         Tokens, and the logarithm of the probability of each under ``softmax(logits /
         temperature)``, where greedy rows have temperature 1. ``top_p`` does not change it, so
         that it equals what a learner computes from the same logits.
     """
-    device = logits.device
-    heats = [1.0 if p.greedy else p.temperature for p in params]
-    logits = logits.float()
-    if any(heat != 1 for heat in heats):
-        logits = logits / torch.tensor(heats, device=device)[:, None]
-    tokens = logits.argmax(-1)
-    total = logits.logsumexp(-1)
-    drawn = [row for row, p in enumerate(params) if not p.greedy]
-    if drawn:
-        rows = torch.tensor(drawn, device=device)
-        chance = torch.tensor([chances[row] for row in drawn], dtype=torch.float64, device=device)
-        likely = (logits[rows] - total[rows, None]).exp()
-        order = None
-        limits = [params[row].top_p for row in drawn]
+
+    def column(numbers: list[float], dtype: Any = torch.float64) -> Any:
+        return torch.tensor(numbers, dtype=dtype, device=logits.device)[:, None]
+
+    scaled = logits.float() / column([p.temperature or 1.0 for p in params], torch.float32)
+    total = scaled.logsumexp(-1, keepdim=True)
+    tokens = scaled.argmax(-1, keepdim=True)
+    rows = [row for row, p in enumerate(params) if not p.greedy]
+    if rows:
+        likely, order = (scaled[rows] - total[rows]).exp(), None
+        limits = [params[row].top_p for row in rows]
         if min(limits) < 1:
             likely, order = likely.double().sort(-1, descending=True)
-            limit = torch.tensor(limits, dtype=torch.float64, device=device)[:, None]
+            limit = column(limits)
             # A token stays if those before it have not filled the limit, so that one always does.
             before = likely.cumsum(-1) - likely
             likely = torch.where((before < limit) | (limit >= 1), likely, 0.0)
         sums = likely.cumsum(-1, dtype=torch.float64)
         every = sums[:, -1:].contiguous()
-        picks = torch.searchsorted(sums, chance[:, None] * every, right=True)
+        picks = torch.searchsorted(sums, column([chances[row] for row in rows]) * every, right=True)
         # Rounding could point behind the last token with a probability.
         picks = torch.minimum(picks, torch.searchsorted(sums, every))
-        if order is not None:
-            picks = order.gather(-1, picks)
-        tokens[rows] = picks[:, 0]
+        tokens[rows] = picks if order is None else order.gather(-1, picks)
     for row, token in enumerate(forced):
         if token is not None:
             tokens[row] = token
-    taken = logits.gather(-1, tokens[:, None])[:, 0] - total
-    return tokens.cpu().numpy(), taken.double().cpu().numpy()
+    taken = scaled.gather(-1, tokens) - total
+    return tokens[:, 0].cpu().numpy(), taken[:, 0].double().cpu().numpy()
 
 
 class Rollout(Handle):
@@ -130,8 +112,6 @@ class Rollout(Handle):
         self.limit = self.prompt + self.sampling.max_new_tokens - 1
         self.cancelled = False
         self.admitted: float | None = None
-        #: Whether the engine counts it as waiting.
-        self.waits = True
         # Tokens reused when it was first admitted, and when it was last started.
         self.reused = self.began = 0
         self.node: Node | None = None
@@ -178,14 +158,13 @@ class Batcher:
     def __init__(
         self,
         model: CausalModel,
-        cache: KVCacheManager,
         config: ExecutionConfig,
         tracker: BandwidthEfficiencyTracker,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.model = model
-        self.cache = cache
         self.config = config
+        self.cache = KVCacheManager(config, model.device, shape=model.shape, dtype=model.dtype)
         self.tracker = tracker
         self.clock = clock
         self.version = 0
@@ -318,7 +297,13 @@ class Batcher:
                 continue
             if not rollout.published:
                 self._publish(rollout)
-            self._drawn(rollout, RolloutToken(int(token), float(logprob), self.version))
+            stopped = token in rollout.sampling.stop and rollout.forced is None
+            rollout.sequence.append(int(token))
+            rollout.tokens.append(RolloutToken(int(token), float(logprob), self.version))
+            self.counts["generated_tokens"] += 1
+            self._changed[rollout] = None
+            if stopped or len(rollout.tokens) >= rollout.sampling.max_new_tokens:
+                self._end(rollout, "stop" if stopped else "length")
 
     def _compute(self, planned: dict[Rollout, int]) -> tuple[list[Rollout], Any, Any]:
         """Run the model; return the rollouts that draw, their tokens and log-probabilities."""
@@ -332,10 +317,10 @@ class Batcher:
             start, end = rollout.filled, rollout.filled + planned[rollout]
             rollout.pages[start:end] = self.cache.take(end - start)
             rollout.filled = end
-            spans.append(Span(rollout.sequence[start:end], start, rollout.pages[:end]))
+            spans.append((rollout.sequence[start:end], rollout.pages[:end]))
         self.counts["forwards"] += 1
         with torch.inference_mode():
-            batch = PagedBatch(spans, self.cache.pool.planes, self.model.device, windows)
+            batch = PagedBatch(spans, self.cache.pages, windows)
             logits = self.model.forward_paged(batch)
             rows = [row for row, rollout in enumerate(order) if not rollout.missing]
             drawing = [order[row] for row in rows]
@@ -347,42 +332,29 @@ class Batcher:
             chances = [rollout.random.random() for rollout in drawing]
             return drawing, *draw(logits, params, chances, [one.forced for one in drawing])
 
-    def _drawn(self, rollout: Rollout, token: RolloutToken) -> None:
-        self.counts["generated_tokens"] += 1
-        stopped = token.token in rollout.sampling.stop and rollout.forced is None
-        rollout.sequence.append(token.token)
-        rollout.tokens.append(token)
-        self._changed[rollout] = None
-        if stopped or len(rollout.tokens) >= rollout.sampling.max_new_tokens:
-            self._end(rollout, "stop" if stopped else "length")
-
     def _join(self, rollouts: list[Rollout]) -> None:
         """Give rollouts that begin to generate rows in windows, by what they share."""
         groups: dict[tuple[Node, int], list[Rollout]] = {}
-        stems: dict[Node, int] = {}
         for rollout in rollouts:
             if rollout.node is None or rollout.sampling.max_new_tokens == 1:
                 continue
             # The beginning that spares most: its tokens are read once for all that have it.
-            stem, best = self.cache.tree.root, 0.0
-            node, length = rollout.node, rollout.shared
-            while node.parent is not None:
-                spared = length * (1 - 1 / node.pins)
-                if length >= _LEAST_STEM and spared > best:
-                    stem, best, stems[node] = node, spared, length
-                node, length = node.parent, length - len(node.piece)
-            own = rollout.limit - stems.get(stem, 0)
-            width = 1 << max(6, (own - 1).bit_length())
+            shared = [
+                node for node in rollout.node.upwards() if node.pins > 1 and node.end >= _LEAST_STEM
+            ]
+            root = self.cache.tree.root
+            stem = max(shared, key=lambda node: node.end * (1 - 1 / node.pins), default=root)
+            width = 1 << max(6, (rollout.limit - stem.end - 1).bit_length())
             groups.setdefault((stem, width), []).append(rollout)
-        for key, group in groups.items():
-            pages = group[0].pages[: stems.get(key[0], 0)]
-            window = self._windows.get(key) or Window(self.cache.pool.planes, pages, key[1])
+        for (stem, width), group in groups.items():
+            pages = group[0].pages[: stem.end]
+            window = self._windows.get((stem, width)) or Window(self.cache.pages, pages, width)
             others = sum(one.size() for one in self._windows.values() if one is not window)
             if others + window.size(len(group)) > self._most:
                 # Attention gathers its pages.
                 continue
             window.add({rollout: rollout.pages[: rollout.filled] for rollout in group})
-            self._windows[key] = window
+            self._windows[stem, width] = window
             for rollout in group:
                 rollout.window = window
 
@@ -402,7 +374,7 @@ class Batcher:
         self.counts["failed" if error else "completed"] += 1
         kv_cache = None
         if rollout.request.return_kv and error is None:
-            kv_cache = self.cache.pool.read(rollout.pages[: rollout.filled])
+            kv_cache = self.cache.read(rollout.pages[: rollout.filled])
         self.scheduler.remove(rollout.request_id)
         if rollout.node is not None:
             self._release(rollout, keep=error is None)
@@ -419,7 +391,7 @@ class Batcher:
             rollout.window.remove(rollout)
             rollout.window = None
             self._windows = {key: one for key, one in self._windows.items() if one.rows}
-        self.cache.pool.give_back(rollout.pages[rollout.shared : rollout.filled])
+        self.cache.give_back(rollout.pages[rollout.shared : rollout.filled])
         assert rollout.node is not None
         self.cache.tree.unpin(rollout.node)
         rollout.node = None

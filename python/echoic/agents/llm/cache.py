@@ -1,13 +1,11 @@
 """The prefix cache: keys and values that outlive the rollout that computed them.
 
-A :class:`PagePool` has pages, each for the keys and values of one token in all layers, so that
-sequences share exactly the tokens that they have in common. A :class:`RadixTree` says which tokens
-are in which pages; a :class:`KVCacheManager` joins the two. The last token of a sequence is never
-reused, since the next one is drawn from its logits. When pages run out, ends of unused prefixes are
-evicted, the longest unused first.
+A page has the keys and values of one token in all layers, so that sequences share exactly the
+tokens that they have in common. A :class:`RadixTree` says which tokens are in which pages. The last
+token of a sequence is never reused, since the next one is drawn from its logits. When pages run
+out, ends of unused prefixes are evicted, the longest unused first.
 
-Nothing is locked: an engine's manager belongs to its worker thread; other threads may call
-:meth:`KVCacheManager.get_cache_stats`.
+Nothing is locked: an engine's cache belongs to its worker thread.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import hashlib
 import heapq
 import math
 import time
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,68 +31,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-__all__ = ["KVCacheManager", "Node", "PagePool", "RadixTree", "as_tokens", "common"]
+__all__ = ["KVCacheManager", "Node", "RadixTree", "as_tokens", "common"]
 
 _NOTHING: NDArray[np.int64] = np.empty(0, np.int64)
 
 
-class PagePool:
-    """A fixed number of pages, and which of them are free.
-
-    Args:
-        capacity: Number of pages.
-        planes: Shape and dtype of a page's row in each plane, a tensor of keys or values.
-        device: Device of the planes.
-    """
-
-    def __init__(
-        self, capacity: int, planes: Sequence[tuple[tuple[int, ...], Any]], device: Any
-    ) -> None:
-        self.capacity = capacity
-        # Pages are written before they are read; unused memory is not touched.
-        self.planes = [
-            torch.empty((capacity, *shape), dtype=dtype, device=device) for shape, dtype in planes
-        ]
-        self._free = list(range(capacity))
-
-    @property
-    def free(self) -> int:
-        """Number of free pages."""
-        return len(self._free)
-
-    def take(self, count: int) -> NDArray[np.int64]:
-        """Take ``count`` pages, or none and raise."""
-        if count > self.free:
-            raise ArgumentError(f"{count} pages were requested, and {self.free} are free")
-        left = self.free - count
-        pages = np.array(self._free[left:], np.int64)
-        del self._free[left:]
-        return pages
-
-    def give_back(self, pages: NDArray[np.int64]) -> None:
-        """Free ``pages``."""
-        self._free.extend(pages.tolist())
-
-    def read(self, pages: NDArray[np.int64]) -> Any:
-        """Return a copy of ``pages``, [planes, pages, ...]."""
-        return torch.stack(
-            [plane[torch.from_numpy(pages).to(plane.device)] for plane in self.planes]
-        )
-
-
 def as_tokens(sequence: Any) -> tuple[Hashable, ...]:
     """Read a sequence as tokens: ids as integers, or each row of states as its bytes."""
-    if isinstance(sequence, torch.Tensor):
-        sequence = sequence.detach().cpu().numpy()
-    array = np.asarray(sequence)
-    if array.size == 0:
-        return ()
-    if array.ndim == 1 and array.dtype.kind in "iu":
+    array = np.asarray(sequence.detach().cpu() if torch.is_tensor(sequence) else sequence)
+    if array.ndim == 1 and (array.dtype.kind in "iu" or not array.size):
         return tuple(array.tolist())
     if array.ndim == 2 and array.dtype.kind in "iuf":
         # -0.0 equals 0.0 for every model, but has other bytes.
-        rows = np.ascontiguousarray(array + 0.0 if array.dtype.kind == "f" else array)
-        return tuple(row.tobytes() for row in rows)
+        return tuple(row.tobytes() for row in array + array.dtype.type(0))
     raise ArgumentError(
         "a sequence must be one row of token ids (integers) or a matrix of states; got "
         f"shape {array.shape} of {array.dtype}"
@@ -101,31 +51,32 @@ def as_tokens(sequence: Any) -> tuple[Hashable, ...]:
 
 
 def common(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
-    """Return how many items two tuples, or two texts of bytes, have in common from their start."""
+    """Return how many items two tuples have in common from their start."""
     end = min(len(one), len(other))
     if one[:end] == other[:end]:
         return end
-    # Halves are compared in C, which is much faster than a loop over tokens.
-    start = 0
-    while end - start > 1:
-        middle = (start + end) // 2
-        if one[start:middle] == other[start:middle]:
-            start = middle
-        else:
-            end = middle
-    return start
+    # Slices are compared in C, which is much faster than a loop over tokens.
+    return bisect_left(range(1, end + 1), True, key=lambda size: one[:size] != other[:size])
 
 
 @dataclass(eq=False)
 class Node:
-    """A piece of some sequences, which ends one prefix. ``last_use`` is a count of calls."""
+    """A piece of some sequences; the prefix that ends with it has ``end`` tokens."""
 
     piece: tuple[Hashable, ...]
     pages: NDArray[np.int64]
     parent: Node | None
+    end: int = 0
     pins: int = 0
     last_use: int = 0
     children: dict[Hashable, Node] = field(default_factory=dict)
+
+    def upwards(self) -> Iterator[Node]:
+        """Yield this node and all above it."""
+        node: Node | None = self
+        while node is not None:
+            yield node
+            node = node.parent
 
 
 class RadixTree:
@@ -138,13 +89,12 @@ class RadixTree:
 
     Invariants: children of a node start with different tokens; no page is in two nodes;
     ``node.pins`` counts the pins on the node and below it; ``evictable`` counts the tokens of nodes
-    without pins, and ``size`` all.
+    without pins, and ``size`` all; ``last_use`` is what the count of calls ``clock`` was.
     """
 
     def __init__(self) -> None:
         self.root = Node((), _NOTHING, None)
         self.size = self.evictable = 0
-        #: What ``last_use`` of a node is compared with.
         self.clock = 0
 
     def match(self, tokens: tuple[Hashable, ...]) -> tuple[Node, NDArray[np.int64]]:
@@ -176,17 +126,15 @@ class RadixTree:
     def insert(
         self, tokens: tuple[Hashable, ...], pages: NDArray[np.int64]
     ) -> tuple[int, Node, NDArray[np.int64]]:
-        """Cache ``tokens`` in ``pages``; the tree takes the pages of tokens that it did not have.
+        """Cache ``tokens`` in ``pages``, which the tree takes for tokens that it did not have.
 
-        Returns:
-            The number of tokens it had, the last node, and the tree's pages of ``tokens``. The
-            caller still owns ``pages`` up to that number.
+        Returns the number of tokens it had, the last node, and its pages of ``tokens``.
         """
         node, known = self.match(tokens)
         had = len(known)
         if had < len(tokens):
             parent = node
-            node = Node(tokens[had:], pages[had:].copy(), parent, last_use=self.clock)
+            node = Node(tokens[had:], pages[had:].copy(), parent, len(tokens), 0, self.clock)
             parent.children[tokens[had]] = node
             self.size += len(node.piece)
             self.evictable += len(node.piece)
@@ -195,11 +143,9 @@ class RadixTree:
 
     def pin(self, node: Node, by: int = 1) -> None:
         """Keep ``node`` and all above it until :meth:`unpin`."""
-        current: Node | None = node
-        while current is not None:
-            before, current.pins = current.pins, current.pins + by
-            self.evictable += len(current.piece) * ((current.pins == 0) - (before == 0))
-            current = current.parent
+        for one in node.upwards():
+            before, one.pins = one.pins, one.pins + by
+            self.evictable += len(one.piece) * ((one.pins == 0) - (before == 0))
 
     def unpin(self, node: Node) -> None:
         """Undo one :meth:`pin` of this node."""
@@ -227,6 +173,7 @@ class RadixTree:
             self.size -= len(node.piece) - kept
             self.evictable -= len(node.piece) - kept
             if kept:
+                node.end -= len(node.piece) - kept
                 node.piece, node.pages = node.piece[:kept], node.pages[:kept]
             elif parent is not None:
                 del parent.children[node.piece[0]]
@@ -246,7 +193,8 @@ class RadixTree:
 
         The lower one stays the same object, so that pins on it hold.
         """
-        upper = Node(node.piece[:at], node.pages[:at], node.parent, node.pins, node.last_use)
+        end = node.end - len(node.piece) + at
+        upper = Node(node.piece[:at], node.pages[:at], node.parent, end, node.pins, node.last_use)
         upper.children[node.piece[at]] = node
         if node.parent is not None:
             node.parent.children[node.piece[0]] = upper
@@ -255,7 +203,7 @@ class RadixTree:
 
 
 class KVCacheManager:
-    """A prefix cache of a fixed number of tokens.
+    """A fixed number of pages, and a tree of the prefixes that are in them.
 
     Alone it keeps what :meth:`store_kv_cache` stores, a row for each token. An engine makes its
     own, whose pages hold the keys and values of its model.
@@ -270,8 +218,8 @@ class KVCacheManager:
     Args:
         config: ``max_cache_size``, ``cache_cleanup_interval`` and ``enable_prefix_cache`` are read.
         device: Device of keys and values.
-        planes: Shape and dtype of each plane's rows; by default one plane, shaped as the first
-            rows that are stored.
+        shape: Of a page, [planes, ...]; by default one plane, of the first rows that are stored.
+        dtype: Of a page.
     """
 
     def __init__(
@@ -279,15 +227,23 @@ class KVCacheManager:
         config: ExecutionConfig | None = None,
         device: Any = "cuda",
         *,
-        planes: Sequence[tuple[tuple[int, ...], Any]] = (),
+        shape: tuple[int, ...] = (0,),
+        dtype: Any = torch.float32,
     ) -> None:
         self.config = config or ExecutionConfig()
         self.device = resolve(device)
         self.tree = RadixTree()
-        self.pool = PagePool(int(self.config.max_cache_size), planes, self.device)
+        #: [planes, pages, ...]
+        self.pages = self._allocate(shape, dtype)
+        self._free = list(range(int(self.config.max_cache_size)))
         self.reused_tokens = self.computed_tokens = self.evicted_tokens = 0
         # Time and count of uses at the last cleaning.
         self._cleaned: tuple[float, int] | None = None
+
+    def _allocate(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        # Pages are written before they are read; unused memory is not touched.
+        size = int(self.config.max_cache_size)
+        return torch.empty((shape[0], size, *shape[1:]), dtype=dtype, device=self.device)
 
     def get_cache_key(self, sequence: Any) -> str:
         """Return a digest of a sequence, the same on every machine."""
@@ -305,7 +261,7 @@ class KVCacheManager:
         """
         _, pages = self.tree.match(as_tokens(sequence)[:-1])
         self.reused_tokens += len(pages)
-        return (self.pool.read(pages).squeeze(0) if len(pages) else None), len(pages)
+        return (self.read(pages).squeeze(0) if len(pages) else None), len(pages)
 
     def store_kv_cache(self, sequence: Any, kv_states: Any) -> int:
         """Store a row for each token of ``sequence``, and return how many tokens are cached now.
@@ -319,35 +275,31 @@ class KVCacheManager:
                 f"{len(tokens)} tokens need a row each, [{len(tokens)}, ...]; got "
                 f"shape {tuple(rows.shape)}"
             )
-        if not self.pool.planes:
-            shape = (tuple(rows.shape[1:]), rows.dtype)
-            self.pool = PagePool(self.pool.capacity, [shape], self.device)
-        expected = [plane.shape[1:] for plane in self.pool.planes]
-        if expected != [rows.shape[1:]]:
-            raise ArgumentError(f"a row of this cache is {expected}, not {tuple(rows.shape[1:])}")
+        if not len(self.pages):
+            self.pages = self._allocate((1, *rows.shape[1:]), rows.dtype)
+        shape, expected = (1, *rows.shape[1:]), (len(self.pages), *self.pages.shape[2:])
+        if shape != expected:
+            raise ArgumentError(f"a row of this cache is {expected}, not {shape}")
         self.clean(time.monotonic())
         node, known = self.tree.match(tokens)
         self.tree.pin(node)
         had = len(known)
         new = self.take(min(len(tokens) - had, self.available))
         end = had + len(new)
-        self.pool.planes[0][torch.from_numpy(new).to(self.device)] = rows[had:end]
+        self.pages[0, torch.from_numpy(new).to(self.device)] = rows[had:end]
         node, _ = self.publish(tokens[:end], np.concatenate([known, new]), node, had)
         self.tree.unpin(node)
         return end
 
     def get_cache_stats(self) -> dict[str, Any]:
-        """Return the current contents in tokens, and counts since the start.
+        """Return the contents in tokens, and counts since the start.
 
-        ``reused_tokens`` are those of prefixes that rollouts started behind, ``computed_tokens`` of
-        pages that were filled; ``hit_rate`` is the share of the former.
+        ``hit_rate`` is the share of reused tokens in those reused and computed.
         """
         needed = self.reused_tokens + self.computed_tokens
         return {
             "cache_size": self.tree.size,
-            "max_cache_size": self.pool.capacity,
-            "evictable": self.tree.evictable,
-            "free": self.pool.free,
+            "free": self.free,
             "reused_tokens": self.reused_tokens,
             "computed_tokens": self.computed_tokens,
             "evicted_tokens": self.evicted_tokens,
@@ -355,9 +307,14 @@ class KVCacheManager:
         }
 
     @property
+    def free(self) -> int:
+        """Number of free pages."""
+        return len(self._free)
+
+    @property
     def available(self) -> int:
         """Pages that are free or can be evicted."""
-        return self.pool.free + self.tree.evictable
+        return self.free + self.tree.evictable
 
     def begin(self, tokens: tuple[Hashable, ...]) -> tuple[Node, NDArray[np.int64]]:
         """Find and pin the prefix that a rollout of ``tokens`` can start behind."""
@@ -367,26 +324,35 @@ class KVCacheManager:
 
     def take(self, count: int) -> NDArray[np.int64]:
         """Take pages to be filled, evicting others if needed."""
-        if count > self.pool.free:
+        if count > self.free:
             # Some more than needed, since finding leaves costs the same for any number.
-            self._evict(max(count - self.pool.free, self.pool.capacity // 64))
+            self._evict(max(count - self.free, int(self.config.max_cache_size) // 64))
+        if count > self.free:
+            raise ArgumentError(f"{count} pages were requested, and {self.free} are free")
         self.computed_tokens += count
-        return self.pool.take(count)
+        left = self.free - count
+        pages = np.array(self._free[left:], np.int64)
+        del self._free[left:]
+        return pages
+
+    def give_back(self, pages: NDArray[np.int64]) -> None:
+        """Free pages that are not in the tree."""
+        self._free.extend(pages.tolist())
+
+    def read(self, pages: NDArray[np.int64]) -> Any:
+        """Return a copy of ``pages``, [planes, pages, ...]."""
+        return self.pages[:, torch.from_numpy(pages).to(self.device)]
 
     def publish(
         self, tokens: tuple[Hashable, ...], pages: NDArray[np.int64], node: Node, shared: int
     ) -> tuple[Node, NDArray[np.int64]]:
-        """Let others reuse ``tokens``, which lie in ``pages``.
+        """Let others reuse ``tokens``; return the node pinned instead of ``node``, and their pages.
 
-        Pages from ``shared`` on are the caller's; before, they are ``node``'s, which it has pinned.
-        Both become the tree's. Where another rollout was faster, its pages are used from now on,
-        and the caller's are freed.
-
-        Returns:
-            The node that is pinned instead of ``node``, and the pages to use.
+        ``pages`` up to ``shared`` are the tree's, those from there on the caller's, and become the
+        tree's. Where another rollout was faster, its pages are returned, and the caller's freed.
         """
         had, last, known = self.tree.insert(tokens, pages)
-        self.pool.give_back(pages[shared:had])
+        self.give_back(pages[shared:had])
         self.tree.pin(last)
         self.tree.unpin(node)
         return last, known
@@ -395,7 +361,7 @@ class KVCacheManager:
         """Forget everything, since weights have changed. Nothing may be pinned."""
         if self.tree.evictable < self.tree.size:
             raise ArgumentError(f"{self.tree.size - self.tree.evictable} tokens are in use")
-        self.pool.give_back(self.tree.evict(self.tree.size))
+        self.give_back(self.tree.evict(self.tree.size))
 
     def clean(self, now: float) -> int:
         """Free prefixes unused since the last cleaning, if it is time; return the tokens freed."""
@@ -407,6 +373,6 @@ class KVCacheManager:
 
     def _evict(self, count: int, unused_since: float = math.inf) -> int:
         pages = self.tree.evict(count, unused_since)
-        self.pool.give_back(pages)
+        self.give_back(pages)
         self.evicted_tokens += len(pages)
         return len(pages)

@@ -23,7 +23,7 @@ import torch
 from echoic.agents.bandwidth import BandwidthEfficiencyTracker
 from echoic.agents.devices import resolve
 from echoic.agents.llm.batcher import Batcher, Rollout
-from echoic.agents.llm.cache import KVCacheManager, as_tokens
+from echoic.agents.llm.cache import as_tokens
 from echoic.agents.llm.config import ExecutionConfig
 from echoic.agents.llm.model import CausalModel, PolicyModel
 from echoic.agents.llm.requests import (
@@ -48,7 +48,7 @@ class AsyncExecutionEngine(RolloutEngine[Rollout]):
     """Runs rollouts of a model, many at a time.
 
     Use it from one event loop. The worker thread starts with the first rollout and ends with
-    :meth:`shutdown`. The guide of engines has a program.
+    :meth:`shutdown`.
 
     Args:
         config: Bounds and weights.
@@ -76,11 +76,12 @@ class AsyncExecutionEngine(RolloutEngine[Rollout]):
         if isinstance(self.model, PolicyModel):
             # It has no keys and values that rollouts could share.
             config = dataclasses.replace(config, enable_prefix_cache=False)
-        planes = self.model.shape.planes()
-        self.cache = KVCacheManager(config, self.model.device, planes=planes)
-        self._batcher = Batcher(self.model, self.cache, config, self.tracker)
+        self._batcher = Batcher(self.model, config, self.tracker)
+        self.cache = self._batcher.cache
         self._names = itertools.count()
         self._seeds = random.Random(seed)
+        # Those that are not known to be admitted.
+        self._queued: set[Rollout] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._pumping: asyncio.Task[None] | None = None
@@ -138,6 +139,7 @@ class AsyncExecutionEngine(RolloutEngine[Rollout]):
         rollout = self._read(request)
         await self._take_room(request.timeout)
         self._handles[request.request_id] = rollout
+        self._queued.add(rollout)
         self._batcher.submit(rollout)
         self._wake.set()
         return request.request_id
@@ -160,12 +162,9 @@ class AsyncExecutionEngine(RolloutEngine[Rollout]):
     ) -> int:
         """Load new weights between two ticks, and return their version.
 
-        The prefix cache is flushed. Running rollouts go on when keys and values of their tokens
-        are computed again.
-
         Args:
             weights: A state dict, or a function that changes the module that it is given.
-            version: Version of these weights, above all before. By default the next number.
+            version: Above all before. By default the next number.
 
         Raises:
             ArgumentError: If the version is not above the one before, or weights do not fit.
@@ -182,7 +181,7 @@ class AsyncExecutionEngine(RolloutEngine[Rollout]):
         return await asyncio.get_running_loop().run_in_executor(self._start(), load)
 
     def get_performance_metrics(self) -> dict[str, Any]:
-        """Return counts since the start, as of now; seconds are those of ticks."""
+        """Return counts since the start; seconds are those of ticks."""
         batcher, counts, cache = self._batcher, self._batcher.counts, self.cache.get_cache_stats()
         tokens = counts["prompt_tokens"] + counts["generated_tokens"]
         return {
@@ -190,7 +189,6 @@ class AsyncExecutionEngine(RolloutEngine[Rollout]):
             "active": len(batcher.rollouts),
             "waiting": self._waiting,
             "version": batcher.version,
-            "busy_seconds": batcher.busy_seconds,
             "tokens_per_second": tokens / max(batcher.busy_seconds, 1e-9),
             "cache_hit_rate": cache["hit_rate"],
             "queue": batcher.scheduler.get_queue_stats(),
@@ -236,8 +234,7 @@ class AsyncExecutionEngine(RolloutEngine[Rollout]):
             states = torch.as_tensor(request.state_sequence)
             if states.ndim != 2 or not len(states):
                 raise ArgumentError(
-                    "a policy over vectors takes [rows, state_dim] with at least one row; got "
-                    f"shape {tuple(states.shape)}"
+                    f"a policy takes [rows, state_dim], and rows; got shape {tuple(states.shape)}"
                 )
             # It decides for the last state, as a token whose embedding is the state.
             request.state_sequence = [model.vocab_size]
@@ -246,9 +243,20 @@ class AsyncExecutionEngine(RolloutEngine[Rollout]):
         tokens = as_tokens(request.state_sequence)
         if not tokens:
             raise ArgumentError("a rollout needs at least one token to start from")
-        virtual: dict[Hashable, bytes] = {
-            token: self._vector(token, vector) for token, vector in request.embeddings.items()
-        }
+        # Embeddings of virtual tokens, as bytes, which the prefix cache compares.
+        virtual: dict[Hashable, bytes] = {}
+        for name, vector in request.embeddings.items():
+            row = torch.as_tensor(vector).detach().cpu().float().numpy()
+            if not isinstance(name, int) or name < model.vocab_size:
+                raise ArgumentError(
+                    f"ids of embeddings are at least {model.vocab_size}, not {name!r}"
+                )
+            if row.shape != (model.width,) or not np.isfinite(row).all():
+                raise ArgumentError(
+                    f"the embedding of {name} must be {model.width} finite numbers; got shape "
+                    f"{row.shape}"
+                )
+            virtual[name] = row.tobytes()
         for token in (*(t for t in tokens if t not in virtual), *request.sampling.forced):
             if not isinstance(token, int) or not 0 <= token < model.vocab_size:
                 raise ArgumentError(
@@ -265,18 +273,6 @@ class AsyncExecutionEngine(RolloutEngine[Rollout]):
             )
         return rollout
 
-    def _vector(self, token: Any, vector: Any) -> bytes:
-        """Return the embedding of a virtual token as bytes, which the prefix cache compares."""
-        row = torch.as_tensor(vector).detach().cpu().float().numpy()
-        least, width = self.model.vocab_size, self.model.width
-        if not isinstance(token, int) or token < least:
-            raise ArgumentError(f"ids of embeddings are at least {least}, not {token!r}")
-        if row.shape != (width,) or not np.isfinite(row).all():
-            raise ArgumentError(
-                f"the embedding of {token} must be {width} finite numbers; got shape {row.shape}"
-            )
-        return bytes(row.tobytes())
-
     def _start(self) -> ThreadPoolExecutor:
         loop = asyncio.get_running_loop()
         self._check_open()
@@ -285,8 +281,9 @@ class AsyncExecutionEngine(RolloutEngine[Rollout]):
                 raise ArgumentError("an engine is used from one event loop at a time")
             self._loop, self._wake, self._pumping = loop, asyncio.Event(), None
             for rollout in self._handles.values():
-                rollout.cancelled, rollout.waits = True, False
+                rollout.cancelled = True
             self._handles.clear()
+            self._queued.clear()
             self._waiting, self._room = 0, asyncio.Semaphore(self._queue_size)
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "echoic-engine")
@@ -309,8 +306,8 @@ class AsyncExecutionEngine(RolloutEngine[Rollout]):
 
     def _dispatch(self, changed: list[Rollout]) -> None:
         for rollout in changed:
-            if rollout.waits:
-                rollout.waits = False
+            if rollout in self._queued:
+                self._queued.remove(rollout)
                 self._waiting -= 1
                 self._make_room()
             if rollout.result is None:

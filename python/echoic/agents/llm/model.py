@@ -30,36 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["CausalModel", "KVShape", "PagedBatch", "Span", "TinyConfig", "TinyTransformer"]
-
-
-@dataclass(frozen=True)
-class KVShape:
-    """Keys and values of each token: ``2 * layers`` planes with rows [kv_heads, head_dim]."""
-
-    layers: int
-    kv_heads: int
-    head_dim: int
-    dtype: Any = torch.float32
-
-    def planes(self) -> list[tuple[tuple[int, ...], Any]]:
-        """Return shape and dtype of each plane: keys and values of layer 0, of layer 1, ..."""
-        return [((self.kv_heads, self.head_dim), self.dtype)] * (2 * self.layers)
-
-
-@dataclass(frozen=True)
-class Span:
-    """Tokens of one sequence in a tick.
-
-    Attributes:
-        tokens: Their ids; a virtual token is the bytes of its input embedding, as float32.
-        start: Position of the first.
-        pages: Pages of the sequence from its first token to the last of this span.
-    """
-
-    tokens: Sequence[int | bytes]
-    start: int
-    pages: NDArray[np.int64]
+__all__ = ["CausalModel", "PagedBatch", "TinyConfig", "TinyTransformer"]
 
 
 class PagedBatch:
@@ -71,24 +42,24 @@ class PagedBatch:
         ends: For each span the index of its last token, [spans].
 
     Args:
-        spans: What is computed. The first ones have one token each, and are those of ``windows``.
-        planes: Planes of the pages.
-        device: Device of the model.
+        spans: Of each sequence the tokens that are computed, ids or the bytes of a virtual token's
+            embedding in float32, and its pages from the first token to the last of these. The first
+            spans have one token each, and are those of ``windows``.
+        pages: Of the cache.
         windows: Windows that have begun a tick.
     """
 
     def __init__(
         self,
-        spans: Sequence[Span],
-        planes: Sequence[Any],
-        device: Any,
+        spans: Sequence[tuple[Sequence[int | bytes], NDArray[np.int64]]],
+        pages: Any,
         windows: Sequence[Window] = (),
     ) -> None:
         def put(numbers: Any) -> Any:
-            return torch.tensor(numbers, device=device)
+            return torch.tensor(numbers, device=pages.device)
 
-        self._planes, self._windows = planes, windows
-        flat = [token for span in spans for token in span.tokens]
+        self._pages, self._windows = pages, windows
+        flat = [token for tokens, _ in spans for token in tokens]
         given = [(row, token) for row, token in enumerate(flat) if isinstance(token, bytes)]
         # Rows of virtual tokens, and their embeddings.
         self._given: tuple[Any, Any] | None = None
@@ -96,19 +67,22 @@ class PagedBatch:
             vectors = np.stack([np.frombuffer(token, np.float32) for _, token in given])
             self._given = put([row for row, _ in given]), put(vectors)
         self.tokens = put([0 if isinstance(token, bytes) else token for token in flat])
-        self.positions = put(np.concatenate([np.arange(s.start, len(s.pages)) for s in spans]))
-        ends = np.cumsum([len(span.tokens) for span in spans])
-        self.ends = put(ends - 1)
-        self._written = put(np.concatenate([span.pages[span.start :] for span in spans]))
-        # Without pages a piece begins its sequence, so that it sees nothing but itself.
+        positions, written, ends = [], [], [-1]
+        # Rows, pages and mask of each span without a window. Without pages it begins its sequence,
+        # so that it sees nothing but itself.
         self._pieces: list[tuple[slice, Any, Any]] = []
-        inside = sum(len(window.members) for window in windows)
-        for span, end in zip(spans[inside:], ends[inside:].tolist(), strict=True):
-            pages = mask = None
-            if span.start:
-                pages = put(span.pages)
-                mask = put(np.tri(len(span.tokens), len(span.pages), span.start, bool))
-            self._pieces.append((slice(end - len(span.tokens), end), pages, mask))
+        for ids, where in spans:
+            start = len(where) - len(ids)
+            positions.append(np.arange(start, len(where)))
+            written.append(where[start:])
+            part = slice(ends[-1] + 1, ends[-1] + 1 + len(ids))
+            ends.append(part.stop - 1)
+            if part.start >= sum(len(window.members) for window in windows):
+                mask = put(np.tri(len(ids), len(where), start, bool)) if start else None
+                self._pieces.append((part, put(where) if start else None, mask))
+        self.positions = put(np.concatenate(positions))
+        self._written = put(np.concatenate(written))
+        self.ends = put(ends[1:])
 
     def embed(self, embedded: Any) -> Any:
         """Return input embeddings of ``tokens``, [T, width], with those of virtual tokens set."""
@@ -127,7 +101,7 @@ class PagedBatch:
             value: As ``key``.
             scale: Factor of the products of queries and keys.
         """
-        keys, values = self._planes[2 * layer], self._planes[2 * layer + 1]
+        keys, values = self._pages[2 * layer], self._pages[2 * layer + 1]
         keys.index_copy_(0, self._written, key.to(keys.dtype))
         values.index_copy_(0, self._written, value.to(values.dtype))
         seen = []
@@ -135,8 +109,8 @@ class PagedBatch:
         for window in self._windows:
             part = slice(row, row := row + len(window.members))
             seen.append(window.attend(layer, query[part], key[part], value[part], scale))
-        for part, pages, mask in self._pieces:
-            read = (key[part], value[part]) if pages is None else (keys[pages], values[pages])
+        for part, where, mask in self._pieces:
+            read = (key[part], value[part]) if where is None else (keys[where], values[where])
             # [1, heads, tokens, head_dim]
             q, k, v = (x.to(query.dtype).transpose(0, 1)[None] for x in (query[part], *read))
             result = functional.scaled_dot_product_attention(
@@ -153,42 +127,38 @@ class Window:
     with those of its other tokens, to which a tick appends.
 
     Args:
-        planes: Planes of the pages.
-        stem: Pages of the common beginning.
+        pages: Of the cache.
+        stem: Those of the common beginning.
         width: Most other tokens of a sequence.
     """
 
-    def __init__(self, planes: Sequence[Any], stem: NDArray[np.int64], width: int) -> None:
-        self._pages, self._start, self._width = planes, len(stem), width
-        index = torch.from_numpy(stem).to(planes[0].device)
-        # [kv_heads, tokens, head_dim]
-        self._stem = [p[index].transpose(0, 1).contiguous() for p in planes] if len(stem) else []
-        #: Rows for which there is memory.
-        self.height = 0
-        self._planes = [p.new_empty((0, p.shape[1], width, p.shape[2])) for p in planes]
+    def __init__(self, pages: Any, stem: NDArray[np.int64], width: int) -> None:
+        planes, _, heads, dim = pages.shape
+        self._pages, self._start, self._width = pages, len(stem), width
+        # [planes, kv_heads, tokens, head_dim]
+        self._stem = self._read(stem).contiguous()
+        # [planes, rows, kv_heads, tokens, head_dim]
+        self._own = pages.new_empty((planes, 0, heads, width, dim))
         self.rows: list[Any] = []
         #: Sequences that take part in the tick.
         self.members: list[Any] = []
 
     def size(self, more: int = 0) -> int:
         """Return the tokens for which there is memory, or would be with ``more`` rows."""
-        return self._start + max(self.height, len(self.rows) + more) * self._width
+        rows = max(int(self._own.shape[1]), len(self.rows) + more)
+        return self._start + rows * self._width
 
     def add(self, sequences: Mapping[Any, NDArray[np.int64]]) -> None:
         """Add sequences, whose tokens so far are in these pages."""
-        if len(self.rows) + len(sequences) > self.height:
-            height = max(len(self.rows) + len(sequences), self.height + self.height // 4)
-            # One at a time, and counted at the end: memory may not be enough.
-            for i, old in enumerate(self._planes):
-                # What a row does not use is finite: a weight of 0 would not hide a NaN.
-                self._planes[i] = old.new_zeros((height, *old.shape[1:]))
-                self._planes[i][: len(old)] = old
-            self.height = height
+        planes, had, *row = self._own.shape
+        if len(self.rows) + len(sequences) > had:
+            height = max(len(self.rows) + len(sequences), had + had // 4)
+            # What a row does not use is finite: a weight of 0 would not hide a NaN.
+            old, self._own = self._own, self._own.new_zeros((planes, height, *row))
+            self._own[:, :had] = old
         for key, pages in sequences.items():
-            own = pages[self._start :]
-            index = torch.tensor(own, device=self._pages[0].device)
-            for page, plane in zip(self._pages, self._planes, strict=True):
-                plane[len(self.rows), :, : len(own)] = page[index].transpose(0, 1)
+            own = self._read(pages[self._start :])
+            self._own[:, len(self.rows), :, : own.shape[2]] = own
             self.rows.append(key)
 
     def remove(self, key: Any) -> None:
@@ -196,10 +166,13 @@ class Window:
         row, last = self.rows.index(key), len(self.rows) - 1
         self.rows[row] = self.rows[last]
         self.rows.pop()
-        for plane in self._planes:
-            if row < last:
-                plane[row] = plane[last]
-            plane[last] = 0
+        if row < last:
+            self._own[:, row] = self._own[:, last]
+        self._own[:, last] = 0
+
+    def _read(self, pages: NDArray[np.int64]) -> Any:
+        index = torch.tensor(pages, device=self._pages.device)
+        return self._pages[:, index].transpose(1, 2)
 
     def begin(self, lengths: Mapping[Any, int]) -> bool:
         """Prepare a tick for the sequences in ``lengths``; return whether any has a row here.
@@ -210,13 +183,13 @@ class Window:
         self.members = [self.rows[row] for row in rows]
         if not rows:
             return False
-        device = self._pages[0].device
+        device = self._pages.device
         where = torch.tensor(rows, device=device)
         # A slice is a view, an index would be a copy.
         self._use: Any = slice(0, len(rows)) if len(rows) == len(self.rows) else where
         tokens = [lengths[key] - self._start for key in self.members]
         own = torch.tensor(tokens, device=device)
-        heads = self._planes[0].shape[1]
+        heads = self._own.shape[2]
         head = torch.arange(heads, device=device)
         self._at = ((where[:, None] * heads + head) * self._width + own[:, None] - 1).flatten()
         self._longest = max(tokens)
@@ -228,7 +201,7 @@ class Window:
 
     def attend(self, layer: int, query: Any, key: Any, value: Any, scale: float) -> Any:
         """Compute attention as :meth:`PagedBatch.attend`, for one token of each row."""
-        keys, values = self._planes[2 * layer], self._planes[2 * layer + 1]
+        keys, values = self._own[2 * layer], self._own[2 * layer + 1]
         count, kv_heads, dim = key.shape
         keys.view(-1, dim).index_copy_(0, self._at, key.reshape(-1, dim).to(keys.dtype))
         values.view(-1, dim).index_copy_(0, self._at, value.reshape(-1, dim).to(keys.dtype))
@@ -238,7 +211,7 @@ class Window:
         weights = query @ keys.transpose(-1, -2)
         if self._mask is not None:
             weights = weights.masked_fill(self._mask, -torch.inf)
-        if not self._stem:
+        if not self._start:
             return (weights.float().softmax(-1).to(values.dtype) @ values).reshape(count, -1, dim)
         # The stem's products are one for all rows, and one softmax is over both.
         stem = query.transpose(0, 1).reshape(kv_heads, -1, dim)
@@ -254,7 +227,8 @@ class CausalModel(ABC):
     """A language model that an engine can run.
 
     Attributes:
-        shape: Keys and values of each token.
+        shape: Of a token's keys and values, (2 * layers, kv_heads, head_dim).
+        dtype: Of them.
         vocab_size: Ids go from 0 to below this.
         max_length: Most tokens of a sequence.
         width: Length of an input embedding; 0 if it takes none, and so no virtual tokens.
@@ -262,7 +236,8 @@ class CausalModel(ABC):
         model: Module with the weights, if that is another one.
     """
 
-    shape: KVShape
+    shape: tuple[int, int, int]
+    dtype: Any = torch.float32
     vocab_size: int
     max_length: int
     width: int = 0
@@ -282,19 +257,12 @@ class CausalModel(ABC):
             if callable(weights):
                 weights(module)
                 return
-            own = module.state_dict()
-            if own.keys() != weights.keys():
-                missing = sorted(own.keys() - weights.keys())
-                unknown = sorted(weights.keys() - own.keys())
-                raise ArgumentError(
-                    f"new weights lack {missing[:5]} and have unknown {unknown[:5]}"
-                )
-            for name, value in own.items():
-                if value.shape != weights[name].shape:
-                    raise ArgumentError(
-                        f"weight {name!r} has shape {tuple(value.shape)}, and the new one "
-                        f"{tuple(weights[name].shape)}"
-                    )
+            own = {name: tuple(value.shape) for name, value in module.state_dict().items()}
+            new = {name: tuple(value.shape) for name, value in weights.items()}
+            wrong = sorted(name for name in own | new if own.get(name) != new.get(name))
+            if wrong:
+                shapes = [f"{name} is {new.get(name)}, not {own.get(name)}" for name in wrong[:5]]
+                raise ArgumentError(f"new weights do not fit: {'; '.join(shapes)}")
             module.load_state_dict(weights)
 
 
@@ -305,7 +273,7 @@ class PolicyModel(CausalModel):
     plans are zeros. It has no keys and values.
     """
 
-    shape = KVShape(0, 0, 0)
+    shape = (0, 1, 1)
     max_length = 1
 
     def __init__(self, policy: Any, device: Any) -> None:
@@ -406,7 +374,7 @@ class TinyTransformer(nn.Module, CausalModel):
         self.to(self.device)
         rates = config.rope_base ** (-torch.arange(0, head_dim, 2) / head_dim)
         self._rates = rates.to(self.device)
-        self.shape = KVShape(config.layers, config.kv_heads, head_dim)
+        self.shape = 2 * config.layers, config.kv_heads, head_dim
         self.vocab_size, self.max_length = config.vocab_size, config.max_length
         self.width = config.dim
 

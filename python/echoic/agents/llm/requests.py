@@ -13,6 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from echoic.agents import _checks
 from echoic.errors import ArgumentError, ClosedError, WaitTimeoutError
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ __all__ = ["RolloutEngine", "RolloutRequest", "RolloutResult", "RolloutToken", "
 @dataclass(frozen=True)
 class SamplingParams:
     """How a rollout draws its tokens, and when it ends.
-
-    >>> SamplingParams(temperature=0.0).greedy
-    True
 
     Attributes:
         max_new_tokens: Most tokens that are drawn.
@@ -48,12 +46,9 @@ class SamplingParams:
     forced: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise ArgumentError(f"max_new_tokens is at least 1, not {self.max_new_tokens}")
-        if not 0 <= self.temperature < math.inf:
-            raise ArgumentError(f"temperature is finite and not below 0, not {self.temperature}")
-        if not 0 < self.top_p <= 1:
-            raise ArgumentError(f"top_p is above 0 and at most 1, not {self.top_p}")
+        _checks.whole(self, "max_new_tokens")
+        _checks.number(self, "temperature", least=0)
+        _checks.number(self, "top_p", above=0, most=1)
         object.__setattr__(self, "stop", tuple(int(token) for token in self.stop))
         object.__setattr__(self, "forced", tuple(int(token) for token in self.forced))
         if len(self.forced) > self.max_new_tokens:
@@ -99,19 +94,16 @@ class RolloutResult:
     """The result of a rollout.
 
     Attributes:
-        success: Whether it ended by itself. Tokens drawn before a failure are included.
+        success: Whether it ended by itself.
         kv_cache: With ``return_kv`` a copy of keys and values, [2 * layers, tokens, kv_heads,
             head_dim], of all tokens but the last drawn one.
         execution_time: Seconds from admission to the end.
-        tokens_generated: Number of tokens drawn.
-        tokens: Their ids; for a policy over vectors one, the action.
+        tokens: Ids of those drawn; for a policy over vectors one, the action.
         logprobs: Of each token under ``softmax(logits / temperature)``, before ``top_p``.
         versions: For each token the version of the weights that drew it.
-        finish_reason: ``"stop"``, ``"length"``, ``"cancelled"``, ``"timeout"``, ``"error"`` or
-            ``"shutdown"``.
-        prompt_tokens: Tokens of the request.
-        reused_tokens: Number of those in the cache when it was first admitted; None if a server
-            does not report it.
+        finish_reason: One of stop, length, cancelled, timeout, error and shutdown.
+        reused_tokens: Number of ``prompt_tokens`` in the cache when it was first admitted; None if
+            a server does not report it.
         queue_time: Seconds from submission to admission.
         text: Text of a server's answer; local engines return tokens only.
     """
@@ -154,8 +146,6 @@ class Handle:
         self.request_id = request_id
         self.tokens: list[RolloutToken] = []
         self.result: RolloutResult | None = None
-        #: Whether the result may still be taken.
-        self.wanted = True
         self.settled = asyncio.Event()
         self._changed = asyncio.Event()
 
@@ -190,15 +180,7 @@ class RolloutEngine(ABC, Generic[AnyHandle]):
         self._closed = False
 
     @abstractmethod
-    async def submit_rollout(
-        self,
-        state_sequence: Any,
-        priority: float = 1.0,
-        metadata: Mapping[str, Any] | None = None,
-        *,
-        sampling: SamplingParams | None = None,
-        timeout: float | None = None,
-    ) -> str:
+    async def submit_rollout(self, *request: Any, **options: Any) -> str:
         """Submit a rollout; return its name as soon as there is room for it to wait."""
 
     @abstractmethod
@@ -239,9 +221,9 @@ class RolloutEngine(ABC, Generic[AnyHandle]):
         sent = 0
         while True:
             over = handle.result is not None
-            while sent < len(handle.tokens):
+            for token in handle.tokens[sent:]:
                 sent += 1
-                yield handle.tokens[sent - 1]
+                yield token
             if over:
                 return
             # Tokens that came while a reader was busy are yielded first.
@@ -253,27 +235,18 @@ class RolloutEngine(ABC, Generic[AnyHandle]):
         state_sequence: Any,
         sampling: SamplingParams | None = None,
         priority: float = 1.0,
-        *,
-        metadata: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
         **options: Any,
     ) -> RolloutResult:
         """Submit a rollout and wait for its result. Cancelling this cancels the rollout.
 
         ``options`` are further arguments of ``submit_rollout``.
         """
-        name = await self.submit_rollout(
-            state_sequence, priority, metadata, sampling=sampling, timeout=timeout, **options
-        )
+        name = await self.submit_rollout(state_sequence, priority, sampling=sampling, **options)
         try:
             return await self.get_result(name)
         except asyncio.CancelledError:
-            handle = self._handles.get(name)
-            if handle is not None:
-                handle.wanted = False
-                if handle.settled.is_set():
-                    del self._handles[name]
             self.cancel(name)
+            self._handles.pop(name, None)
             raise
 
     async def __aenter__(self) -> Self:
@@ -295,9 +268,6 @@ class RolloutEngine(ABC, Generic[AnyHandle]):
         handle.result = result
         handle.settled.set()
         handle.notify()
-        if not handle.wanted:
-            self._handles.pop(handle.request_id, None)
-            return
         self._ended.append(handle.request_id)
         while len(self._ended) > self._max_results:
             self._handles.pop(self._ended.popleft(), None)

@@ -1,6 +1,4 @@
-"""The order of admission of waiting rollouts.
-
-A rollout's score is
+"""The order of admission of waiting rollouts: the highest score goes first.
 
     r / (w_b * b_eff + w_q * q + eps) * (1 + latency_weight * waited),
 
@@ -31,7 +29,7 @@ __all__ = ["LatencyScheduler"]
 
 
 def costs(config: ExecutionConfig) -> BandwidthConfig:
-    """Return the part of an engine's settings that weighs costs."""
+    """Return the settings that weigh costs."""
     return BandwidthConfig(
         attention_scale=config.bandwidth_scale,
         schedule_epsilon=config.schedule_epsilon,
