@@ -122,7 +122,7 @@ def test_cached_decoding_gives_the_logits_of_a_full_pass_in_hundreds_of_trees(
         return used
 
     monkeypatch.setattr(Window, "begin", look)
-    for seed in range(100 * part, 100 * part + 100):
+    for seed in range(60 * part, 60 * part + 60):
         random_ = random.Random(seed)
         bench = Bench(
             model,
@@ -156,7 +156,7 @@ def test_cached_decoding_gives_the_logits_of_a_full_pass_in_hundreds_of_trees(
         evicted += bench.cache.evicted_tokens
         reused += bench.cache.reused_tokens
     assert worst < 1e-5
-    assert (drawn > 500, evicted > 150, reused > 500, shared > 10) == (True,) * 4
+    assert (drawn > 300, evicted > 90, reused > 300, shared > 6) == (True,) * 4
 
 
 @pytest.mark.parametrize("budget", [1, 7, 512])
@@ -235,14 +235,14 @@ def test_stems_are_where_most_is_read_once(prompts: Any, stems: Any) -> None:
 @pytest.mark.parametrize("alike", [True, False])
 def test_windows_take_a_few_times_the_memory_of_the_pool_at_most(alike: bool) -> None:
     random_ = random.Random(0)
-    text = [random_.randrange(17) for _ in range(2_000)]
+    text = [random_.randrange(17) for _ in range(1_000)]
     if alike:
         # The beginnings of one text: the pool has it once, and a row for each has most of it.
-        prompts = [text[: 100 * length] for length in range(1, 21)]
+        prompts = [text[: 50 * length] for length in range(1, 21)]
     else:
         # One long rollout among many short ones: not all rows are as long as its own.
         prompts = [[i % 17, i // 17, 3] for i in range(63)] + [text]
-    bench = Bench(max_cache_size=3_000, token_budget=4_000, max_concurrent_rollouts=64)
+    bench = Bench(max_cache_size=1_500, token_budget=4_000, max_concurrent_rollouts=len(prompts))
     for index, prompt in enumerate(prompts):
         bench.add(str(index), prompt, 8)
     most = 0
@@ -394,11 +394,11 @@ def test_what_the_cache_has_makes_a_rollout_cheap() -> None:
 
 def test_equals_go_in_the_order_of_arrival() -> None:
     bench = Bench(max_concurrent_rollouts=1)
-    for index in range(300):
+    for index in range(100):
         bench.clock.now = index * 1e-4
         bench.add(str(index), [1, index % 17], 1, priority=0.0)
     bench.run()
-    assert bench.admitted == [str(index) for index in range(300)]
+    assert bench.admitted == [str(index) for index in range(100)]
 
 
 def test_nobody_starves_behind_a_stream_of_better_ones() -> None:

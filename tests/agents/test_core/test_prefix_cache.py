@@ -57,7 +57,7 @@ def test_a_page_is_given_to_one_taker() -> None:
     cache = manager(4)
     taken = [cache.take(2), cache.take(2)]
     assert sorted(np.concatenate(taken).tolist()) == [0, 1, 2, 3]
-    with pytest.raises(ArgumentError, match="1 pages were requested, and 0 are free"):
+    with pytest.raises(ArgumentError, match="1 pages were requested, and 0 are available"):
         cache.take(1)
 
 
@@ -107,7 +107,7 @@ def test_a_pinned_prefix_is_not_evicted_and_its_branches_are() -> None:
     tree.pin(node)
     assert sorted(tree.evict(100).tolist()) == [2, 3]
     assert (tree.size, tree.evictable, tree.length((1, 2, 3))) == (2, 0, 2)
-    tree.unpin(node)
+    tree.pin(node, -1)
     assert len(tree.evict(100)) == 2
     assert tree.size == len(list(tree)) == 0
 
@@ -119,7 +119,7 @@ def test_splitting_a_pinned_node_keeps_both_halves() -> None:
     tree.insert((1, 2, 9), np.array([0, 1, 9]))
     assert tree.evict(100).tolist() == [9]
     assert (tree.size, tree.evictable) == (4, 0)
-    tree.unpin(node)
+    tree.pin(node, -1)
     assert (tree.size, tree.evictable) == (4, 4)
 
 
@@ -216,9 +216,9 @@ def test_a_flush_forgets_all_and_refuses_while_something_is_used() -> None:
     node, _ = cache.begin((1, 2, 3))
     with pytest.raises(ArgumentError, match="2 tokens are in use"):
         cache.flush()
-    cache.tree.unpin(node)
+    cache.tree.pin(node, -1)
     cache.flush()
-    assert (cache.tree.size, cache.free) == (0, 100)
+    assert (cache.tree.size, cache.available) == (0, 100)
     assert cache.get_kv_cache([1, 2, 3]) == (None, 0)
 
 
@@ -268,7 +268,7 @@ def test_invariants_hold_over_many_thousands_of_operations() -> None:
             if len(tokens) - len(pages) > cache.available - sum(
                 len(r[0]) - len(r[1]) for r in live
             ):
-                cache.tree.unpin(node)
+                cache.tree.pin(node, -1)
                 continue
             live.append([tokens, pages, node, len(pages)])
         elif choice < 0.75:
@@ -287,15 +287,15 @@ def test_invariants_hold_over_many_thousands_of_operations() -> None:
                 shared = len(pages)
                 assert plane[pages].tolist() == worth(tokens)[: len(pages)]
             cache.give_back(pages[shared:])
-            cache.tree.unpin(node)
+            cache.tree.pin(node, -1)
         if operations % 500 == 0:
             check(cache)
             own = sum(len(r[1]) - r[3] for r in live)
-            assert cache.free + cache.tree.size + own == 256
+            assert len(cache._free) + cache.tree.size + own == 256
     for tokens, pages, node, shared in live:
         assert plane[pages].tolist() == worth(tokens)[: len(pages)]
         cache.give_back(pages[shared:])
-        cache.tree.unpin(node)
+        cache.tree.pin(node, -1)
     check(cache)
     assert cache.available == 256
     assert cache.evicted_tokens > 10_000, "the pool was too large to be tested"

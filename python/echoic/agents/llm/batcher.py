@@ -127,16 +127,10 @@ class Rollout(Handle):
         """Tokens whose keys and values are not computed."""
         return len(self.sequence) - self.filled
 
-    @property
-    def forced(self) -> int | None:
-        """The next token, if it is given and not drawn."""
-        given, place = self.sampling.forced, len(self.tokens)
-        return given[place] if place < len(given) else None
-
     def end(self, now: float, reason: str, error: str | None = None, kv_cache: Any = None) -> None:
         """Set the result."""
         began = now if self.admitted is None else self.admitted
-        result = RolloutResult(
+        self.result = result = RolloutResult(
             request_id=self.request_id,
             success=error is None,
             kv_cache=kv_cache,
@@ -149,7 +143,6 @@ class Rollout(Handle):
             queue_time=began - self.request.timestamp,
         )
         result.add(self.tokens)
-        self.result = result
 
 
 class Batcher:
@@ -267,7 +260,7 @@ class Batcher:
         node, pages = self.cache.begin(tuple(rollout.sequence))
         promised = sum(other.limit - other.filled for other in self.running.values())
         if rollout.limit - len(pages) > self.cache.available - promised:
-            self.cache.tree.unpin(node)
+            self.cache.tree.pin(node, -1)
             return False
         self.scheduler.remove(rollout.request_id)
         self.cache.reused_tokens += len(pages)
@@ -297,7 +290,8 @@ class Batcher:
                 continue
             if not rollout.published:
                 self._publish(rollout)
-            stopped = token in rollout.sampling.stop and rollout.forced is None
+            free = len(rollout.tokens) >= len(rollout.sampling.forced)
+            stopped = free and token in rollout.sampling.stop
             rollout.sequence.append(int(token))
             rollout.tokens.append(RolloutToken(int(token), float(logprob), self.version))
             self.counts["generated_tokens"] += 1
@@ -323,14 +317,13 @@ class Batcher:
             batch = PagedBatch(spans, self.cache.pages, windows)
             logits = self.model.forward_paged(batch)
             rows = [row for row, rollout in enumerate(order) if not rollout.missing]
-            drawing = [order[row] for row in rows]
-            if not drawing:
-                return [], (), ()
             if len(rows) < len(order):
-                logits = logits[torch.tensor(rows, device=logits.device)]
+                logits = logits[rows]
+            drawing = [order[row] for row in rows]
             params = [rollout.sampling for rollout in drawing]
             chances = [rollout.random.random() for rollout in drawing]
-            return drawing, *draw(logits, params, chances, [one.forced for one in drawing])
+            forced = [dict(enumerate(one.sampling.forced)).get(len(one.tokens)) for one in drawing]
+            return drawing, *draw(logits, params, chances, forced)
 
     def _join(self, rollouts: list[Rollout]) -> None:
         """Give rollouts that begin to generate rows in windows, by what they share."""
@@ -361,14 +354,12 @@ class Batcher:
     def _publish(self, rollout: Rollout) -> None:
         rollout.published = True
         if self.config.enable_prefix_cache and rollout.node is not None:
-            filled = rollout.filled
-            rollout.node, rollout.pages[:filled] = self.cache.publish(
-                tuple(rollout.sequence[:filled]),
-                rollout.pages[:filled],
-                rollout.node,
-                rollout.shared,
+            tokens, pages = (
+                tuple(rollout.sequence[: rollout.filled]),
+                rollout.pages[: rollout.filled],
             )
-            rollout.shared = filled
+            rollout.node, pages[:] = self.cache.publish(tokens, pages, rollout.node, rollout.shared)
+            rollout.shared = rollout.filled
 
     def _end(self, rollout: Rollout, reason: str, error: str | None = None) -> None:
         self.counts["failed" if error else "completed"] += 1
@@ -393,7 +384,7 @@ class Batcher:
             self._windows = {key: one for key, one in self._windows.items() if one.rows}
         self.cache.give_back(rollout.pages[rollout.shared : rollout.filled])
         assert rollout.node is not None
-        self.cache.tree.unpin(rollout.node)
+        self.cache.tree.pin(rollout.node, -1)
         rollout.node = None
         reward = float(rollout.request.metadata.get("reward", 0.0)) if keep else 0.0
         self.tracker.record_rollout_step(reward, rollout.filled, rollout.began)

@@ -142,14 +142,10 @@ class RadixTree:
         return had, node, known
 
     def pin(self, node: Node, by: int = 1) -> None:
-        """Keep ``node`` and all above it until :meth:`unpin`."""
+        """Keep ``node`` and all above it, until they are pinned ``by`` -1."""
         for one in node.upwards():
             before, one.pins = one.pins, one.pins + by
             self.evictable += len(one.piece) * ((one.pins == 0) - (before == 0))
-
-    def unpin(self, node: Node) -> None:
-        """Undo one :meth:`pin` of this node."""
-        self.pin(node, -1)
 
     def evict(self, count: int, unused_since: float = math.inf) -> NDArray[np.int64]:
         """Evict ``count`` tokens, or as many as possible; return their pages.
@@ -255,19 +251,13 @@ class KVCacheManager:
         return (self.get_cache_key(sequence[:length]), length) if length else None
 
     def get_kv_cache(self, sequence: Any) -> tuple[Any, int]:
-        """Return copies of the cached rows of ``sequence`` without its last token, and how many.
-
-        Without any they are None.
-        """
+        """Return the cached rows of ``sequence`` without its last token or None, and how many."""
         _, pages = self.tree.match(as_tokens(sequence)[:-1])
         self.reused_tokens += len(pages)
         return (self.read(pages).squeeze(0) if len(pages) else None), len(pages)
 
     def store_kv_cache(self, sequence: Any, kv_states: Any) -> int:
-        """Store a row for each token of ``sequence``, and return how many tokens are cached now.
-
-        They are fewer if the cache is smaller.
-        """
+        """Store a row for each token, as far as they fit; return how many tokens are cached now."""
         tokens = as_tokens(sequence)
         rows = torch.as_tensor(kv_states).detach().to(self.device)
         if rows.ndim < 2 or len(rows) != len(tokens):
@@ -288,7 +278,7 @@ class KVCacheManager:
         end = had + len(new)
         self.pages[0, torch.from_numpy(new).to(self.device)] = rows[had:end]
         node, _ = self.publish(tokens[:end], np.concatenate([known, new]), node, had)
-        self.tree.unpin(node)
+        self.tree.pin(node, -1)
         return end
 
     def get_cache_stats(self) -> dict[str, Any]:
@@ -299,7 +289,7 @@ class KVCacheManager:
         needed = self.reused_tokens + self.computed_tokens
         return {
             "cache_size": self.tree.size,
-            "free": self.free,
+            "free": len(self._free),
             "reused_tokens": self.reused_tokens,
             "computed_tokens": self.computed_tokens,
             "evicted_tokens": self.evicted_tokens,
@@ -307,14 +297,9 @@ class KVCacheManager:
         }
 
     @property
-    def free(self) -> int:
-        """Number of free pages."""
-        return len(self._free)
-
-    @property
     def available(self) -> int:
         """Pages that are free or can be evicted."""
-        return self.free + self.tree.evictable
+        return len(self._free) + self.tree.evictable
 
     def begin(self, tokens: tuple[Hashable, ...]) -> tuple[Node, NDArray[np.int64]]:
         """Find and pin the prefix that a rollout of ``tokens`` can start behind."""
@@ -324,13 +309,13 @@ class KVCacheManager:
 
     def take(self, count: int) -> NDArray[np.int64]:
         """Take pages to be filled, evicting others if needed."""
-        if count > self.free:
+        if count > self.available:
+            raise ArgumentError(f"{count} pages were requested, and {self.available} are available")
+        if count > len(self._free):
             # Some more than needed, since finding leaves costs the same for any number.
-            self._evict(max(count - self.free, int(self.config.max_cache_size) // 64))
-        if count > self.free:
-            raise ArgumentError(f"{count} pages were requested, and {self.free} are free")
+            self._evict(max(count - len(self._free), int(self.config.max_cache_size) // 64))
         self.computed_tokens += count
-        left = self.free - count
+        left = len(self._free) - count
         pages = np.array(self._free[left:], np.int64)
         del self._free[left:]
         return pages
@@ -354,7 +339,7 @@ class KVCacheManager:
         had, last, known = self.tree.insert(tokens, pages)
         self.give_back(pages[shared:had])
         self.tree.pin(last)
-        self.tree.unpin(node)
+        self.tree.pin(node, -1)
         return last, known
 
     def flush(self) -> None:
