@@ -127,6 +127,12 @@ class Rollout(Handle):
         """Tokens whose keys and values are not computed."""
         return len(self.sequence) - self.filled
 
+    @property
+    def forced(self) -> int | None:
+        """The next token, if it is given and not drawn."""
+        given, place = self.sampling.forced, len(self.tokens)
+        return given[place] if place < len(given) else None
+
     def end(self, now: float, reason: str, error: str | None = None, kv_cache: Any = None) -> None:
         """Set the result."""
         began = now if self.admitted is None else self.admitted
@@ -290,8 +296,7 @@ class Batcher:
                 continue
             if not rollout.published:
                 self._publish(rollout)
-            free = len(rollout.tokens) >= len(rollout.sampling.forced)
-            stopped = free and token in rollout.sampling.stop
+            stopped = token in rollout.sampling.stop and rollout.forced is None
             rollout.sequence.append(int(token))
             rollout.tokens.append(RolloutToken(int(token), float(logprob), self.version))
             self.counts["generated_tokens"] += 1
@@ -322,8 +327,7 @@ class Batcher:
             drawing = [order[row] for row in rows]
             params = [rollout.sampling for rollout in drawing]
             chances = [rollout.random.random() for rollout in drawing]
-            forced = [dict(enumerate(one.sampling.forced)).get(len(one.tokens)) for one in drawing]
-            return drawing, *draw(logits, params, chances, forced)
+            return drawing, *draw(logits, params, chances, [one.forced for one in drawing])
 
     def _join(self, rollouts: list[Rollout]) -> None:
         """Give rollouts that begin to generate rows in windows, by what they share."""
@@ -354,10 +358,8 @@ class Batcher:
     def _publish(self, rollout: Rollout) -> None:
         rollout.published = True
         if self.config.enable_prefix_cache and rollout.node is not None:
-            tokens, pages = (
-                tuple(rollout.sequence[: rollout.filled]),
-                rollout.pages[: rollout.filled],
-            )
+            tokens = tuple(rollout.sequence[: rollout.filled])
+            pages = rollout.pages[: rollout.filled]
             rollout.node, pages[:] = self.cache.publish(tokens, pages, rollout.node, rollout.shared)
             rollout.shared = rollout.filled
 
