@@ -56,12 +56,9 @@ def draw(
     """Draw a token for each row of ``logits``, [rows, vocab].
 
     Of each row, ``chances`` has a random number from 0 to below 1, and ``forced`` the token that is
-    taken instead of drawing, or None.
-
-    Returns:
-        Tokens, and the logarithm of the probability of each under ``softmax(logits /
-        temperature)``, where greedy rows have temperature 1. ``top_p`` does not change it, so
-        that it equals what a learner computes from the same logits.
+    taken instead of drawing, or None. Returns tokens, and the logarithm of the probability of each
+    under ``softmax(logits / temperature)``, where greedy rows have temperature 1. ``top_p`` does
+    not change it, so that it equals what a learner computes from the same logits.
     """
 
     def column(numbers: list[float], dtype: Any = torch.float64) -> Any:

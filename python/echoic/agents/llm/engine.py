@@ -162,9 +162,8 @@ class AsyncExecutionEngine(RolloutEngine[Rollout]):
     ) -> int:
         """Load new weights between two ticks, and return their version.
 
-        Args:
-            weights: A state dict, or a function that changes the module that it is given.
-            version: Above all before. By default the next number.
+        ``weights`` is a state dict, or a function that changes the module that it is given;
+        ``version`` is above all before, by default the next number.
 
         Raises:
             ArgumentError: If the version is not above the one before, or weights do not fit.

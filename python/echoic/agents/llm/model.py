@@ -36,10 +36,8 @@ __all__ = ["CausalModel", "PagedBatch", "TinyConfig", "TinyTransformer"]
 class PagedBatch:
     """Tokens of a tick, and the pages of their keys and values.
 
-    Attributes:
-        tokens: Ids, [T]; 0 for virtual tokens.
-        positions: Of each in its sequence, [T].
-        ends: For each span the index of its last token, [spans].
+    ``tokens`` are ids, [T], 0 for virtual ones; ``positions`` are those in their sequences, and
+    ``ends`` has for each span the index of its last token.
 
     Args:
         spans: Of each sequence the tokens that are computed, ids or the bytes of a virtual token's
@@ -94,12 +92,8 @@ class PagedBatch:
     def attend(self, layer: int, query: Any, key: Any, value: Any, scale: float) -> Any:
         """Compute attention of every token to those before it in its own sequence, and itself.
 
-        Args:
-            layer: Number of the layer; each is called once in a forward pass.
-            query: [T, heads, head_dim], as the result.
-            key: [T, kv_heads, head_dim], already rotated if the model does that.
-            value: As ``key``.
-            scale: Factor of the products of queries and keys.
+        Queries and the result are [T, heads, head_dim], keys and values [T, kv_heads, head_dim],
+        rotated if the model does that. ``scale`` multiplies products of queries and keys.
         """
         keys, values = self._pages[2 * layer], self._pages[2 * layer + 1]
         keys.index_copy_(0, self._written, key.to(keys.dtype))
@@ -126,10 +120,7 @@ class Window:
     ``stem`` has those of the tokens that all sequences begin with, once; each sequence has a row
     with those of its other tokens, to which a tick appends.
 
-    Args:
-        pages: Of the cache.
-        stem: Those of the common beginning.
-        width: Most other tokens of a sequence.
+    ``pages`` are the cache's, ``stem`` those of the beginning; a row has ``width`` tokens at most.
     """
 
     def __init__(self, pages: Any, stem: NDArray[np.int64], width: int) -> None:

@@ -147,16 +147,12 @@ class Handle:
         self.tokens: list[RolloutToken] = []
         self.result: RolloutResult | None = None
         self.settled = asyncio.Event()
-        self._changed = asyncio.Event()
+        self.changed = asyncio.Event()
 
     def notify(self) -> None:
         """Wake the readers of the tokens."""
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def change(self) -> None:
-        """Wait for tokens or the result."""
-        await self._changed.wait()
+        self.changed.set()
+        self.changed = asyncio.Event()
 
 
 AnyHandle = TypeVar("AnyHandle", bound=Handle)
@@ -228,7 +224,7 @@ class RolloutEngine(ABC, Generic[AnyHandle]):
                 return
             # Tokens that came while a reader was busy are yielded first.
             if sent == len(handle.tokens) and handle.result is None:
-                await handle.change()
+                await handle.changed.wait()
 
     async def generate(
         self,
