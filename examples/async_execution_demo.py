@@ -75,7 +75,7 @@ def show(engine: AsyncExecutionEngine, agents: list[Agent], spell: Any) -> Group
     line = (
         f"version {metrics['version']}   active {metrics['active']}   "
         f"tokens reused {cache['reused_tokens']} of "
-        f"{cache['reused_tokens'] + cache['computed_tokens']} ({cache['reuse_rate']:.0%})   "
+        f"{cache['reused_tokens'] + cache['computed_tokens']} ({cache['hit_rate']:.0%})   "
         f"pages free {cache['free']}, shared {cache['cache_size']}"
     )
     return Group(table, Text(line))

@@ -28,7 +28,6 @@ from echoic.agents.bandwidth import BandwidthEfficiencyTracker
 from echoic.agents.llm import (
     Batcher,
     ExecutionConfig,
-    KVCacheManager,
     RolloutRequest,
     SamplingParams,
     TinyConfig,
@@ -69,13 +68,13 @@ def converse(
             )
             batcher.submit(Rollout(request, tuple(history), seed=0))
         while batcher.busy:
-            for progress in batcher.step():
-                if progress.result is not None:
-                    if not progress.result.success:
-                        raise RuntimeError(progress.result.error)
-                    index = int(progress.request_id.split("-")[1])
-                    histories[index] += progress.result.tokens
-                    drawn[index] += progress.result.tokens
+            for rollout in batcher.step():
+                if rollout.result is not None:
+                    if not rollout.result.success:
+                        raise RuntimeError(rollout.result.error)
+                    index = int(rollout.request_id.split("-")[1])
+                    histories[index] += rollout.result.tokens
+                    drawn[index] += rollout.result.tokens
     return batcher, drawn
 
 
@@ -138,9 +137,9 @@ def against_generate(
             batcher.submit(Rollout(request, tuple(tokens), seed=0))
         drawn: dict[int, list[int]] = {}
         while batcher.busy:
-            for progress in batcher.step():
-                if progress.result is not None:
-                    drawn[int(progress.request_id)] = progress.result.tokens
+            for rollout in batcher.step():
+                if rollout.result is not None:
+                    drawn[int(rollout.request_id)] = rollout.result.tokens
         return [drawn[index] for index in range(len(given))]
 
     row: dict[str, Any] = {}
@@ -202,8 +201,7 @@ def run(out: Path, quick: bool) -> None:
 
 def _batcher(model: Any, reuse: bool) -> Batcher:
     config = ExecutionConfig(enable_prefix_cache=reuse, timeout=1e6)
-    cache = KVCacheManager(config, model.device, planes=model.shape.planes())
-    return Batcher(model, cache, config, BandwidthEfficiencyTracker(), time.monotonic)
+    return Batcher(model, config, BandwidthEfficiencyTracker())
 
 
 def _model(name: str) -> Any:

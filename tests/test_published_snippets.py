@@ -770,6 +770,7 @@ def test_echorl_parts_without_torch(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "True\n"
 
 
+@no_cuda
 def test_echorl_planning_and_settings() -> None:
     needs_agents()
     from echoic.agents import PlanningConfig

@@ -1,9 +1,4 @@
-"""Language models: an engine that generates, learners that train, and remote servers.
-
-A name is imported from its module when it is first used: a remote engine needs httpx and no torch.
-``TransformersModel`` is in ``echoic.agents.llm.transformers``, which imports that library; the
-engine wraps such models by itself.
-"""
+"""Language models: an engine that generates, learners that train, and remote servers."""
 
 from __future__ import annotations
 
@@ -34,7 +29,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "batch": "TokenBatch",
     "batcher": "Batcher",
-    "cache": "KVCacheManager PagePool RadixTree",
+    "cache": "KVCacheManager RadixTree",
     "config": "ExecutionConfig",
     "conversation": "Answer Conversation TurnCounts",
     "engine": "AsyncExecutionEngine",
@@ -42,7 +37,7 @@ _MODULES = {
     "learner": "GRPOConfig GRPOLearner PPOTokenConfig PPOTokenLearner RLOOConfig RLOOLearner "
     "TokenLearner TokenLearnerConfig",
     "lora": "LoRAConfig add_lora",
-    "model": "CausalModel KVShape PagedBatch Span TinyConfig TinyTransformer",
+    "model": "CausalModel PagedBatch TinyConfig TinyTransformer",
     "remote": "RemoteEngine",
     "replica": "DIALECTS Dialect Fault Replica",
     "requests": "RolloutRequest RolloutResult RolloutToken SamplingParams",

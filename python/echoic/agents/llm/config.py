@@ -15,16 +15,14 @@ class ExecutionConfig:
     """Bounds and weights of an engine.
 
     Attributes:
-        max_cache_size: Pages of the pool, each with the keys and values of one token. Running
-            rollouts and the prefix cache share them.
+        max_cache_size: Pages, each with keys and values of a token, of rollouts and prefix cache.
         cache_cleanup_interval: Seconds between two cleanings. One frees the ends of cached prefixes
             that were not used since the cleaning before; ``math.inf`` leaves all to eviction.
         max_concurrent_rollouts: Most rollouts that run at a time.
         priority_queue_size: Most rollouts that wait to be admitted; further calls of
             ``submit_rollout`` wait for room.
-        kv_reuse_threshold: A rollout is held back while another one computes a prefix that would
-            save it more than the cache does now, if that prefix is at least this share of its
-            tokens. So sixteen rollouts of one prompt compute it once. 1 and more: never.
+        kv_reuse_threshold: A rollout waits while another one computes a prefix of at least this
+            share of its tokens. So sixteen rollouts of one prompt compute it once. 1: never.
         latency_weight: Share of a score that each second of waiting adds to it.
         reward_weight: Factor of the priority given to ``submit_rollout``.
         timeout: Seconds from submission until a rollout is stopped, where it has no other. A
@@ -35,11 +33,8 @@ class ExecutionConfig:
             the cache lacks; otherwise only by the time waited.
         bandwidth_weight: Weight of that cost.
         queue_weight: Weight of the seconds waited.
-        token_budget: Most tokens of one forward pass. Each running rollout takes one; prompts get
-            the rest, in pieces.
-        enable_prefix_cache: Whether keys and values outlive their rollout. Without it every prompt
-            is computed from its first token.
-        max_results: A result is kept until it is taken, or this many later ones have ended.
+        token_budget: Most tokens of one forward pass.
+        enable_prefix_cache: Whether keys and values outlive their rollout.
     """
 
     max_cache_size: int = 10_000
@@ -58,14 +53,13 @@ class ExecutionConfig:
 
     token_budget: int = 512
     enable_prefix_cache: bool = True
-    max_results: int = 10_000
 
     def __post_init__(self) -> None:
         for name in ("enable_bandwidth_scheduling", "enable_prefix_cache"):
             if not isinstance(getattr(self, name), bool):
                 raise ArgumentError(f"{name} must be True or False, not {getattr(self, name)!r}")
         _checks.whole(self, "max_cache_size", "max_concurrent_rollouts", "priority_queue_size")
-        _checks.whole(self, "token_budget", "max_results")
+        _checks.whole(self, "token_budget")
         _checks.number(self, "cache_cleanup_interval", "timeout", above=0, finite=False)
         _checks.number(self, "schedule_epsilon", "bandwidth_scale", above=0, finite=False)
         _checks.number(self, "latency_weight", "reward_weight", "bandwidth_weight", least=0)

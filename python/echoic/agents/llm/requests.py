@@ -1,13 +1,11 @@
 """Requests, tokens and results of rollouts, and what all engines have in common.
 
-A :class:`RolloutEngine` belongs to one event loop. A handle exists from submission until its result
-has been taken, or dropped as the oldest of more than ``max_results``.
+A :class:`RolloutEngine` belongs to one event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import numbers
 from abc import ABC, abstractmethod
@@ -15,6 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from echoic.agents import _checks
 from echoic.errors import ArgumentError, ClosedError, WaitTimeoutError
 
 if TYPE_CHECKING:
@@ -28,9 +27,6 @@ __all__ = ["RolloutEngine", "RolloutRequest", "RolloutResult", "RolloutToken", "
 @dataclass(frozen=True)
 class SamplingParams:
     """How a rollout draws its tokens, and when it ends.
-
-    >>> SamplingParams(temperature=0.0).greedy
-    True
 
     Attributes:
         max_new_tokens: Most tokens that are drawn.
@@ -50,12 +46,9 @@ class SamplingParams:
     forced: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise ArgumentError(f"max_new_tokens is at least 1, not {self.max_new_tokens}")
-        if not 0 <= self.temperature < math.inf:
-            raise ArgumentError(f"temperature is finite and not below 0, not {self.temperature}")
-        if not 0 < self.top_p <= 1:
-            raise ArgumentError(f"top_p is above 0 and at most 1, not {self.top_p}")
+        _checks.whole(self, "max_new_tokens")
+        _checks.number(self, "temperature", least=0)
+        _checks.number(self, "top_p", above=0, most=1)
         object.__setattr__(self, "stop", tuple(int(token) for token in self.stop))
         object.__setattr__(self, "forced", tuple(int(token) for token in self.forced))
         if len(self.forced) > self.max_new_tokens:
@@ -101,18 +94,16 @@ class RolloutResult:
     """The result of a rollout.
 
     Attributes:
-        success: Whether it ended by itself. Tokens drawn before a failure are included.
+        success: Whether it ended by itself.
         kv_cache: With ``return_kv`` a copy of keys and values, [2 * layers, tokens, kv_heads,
             head_dim], of all tokens but the last drawn one.
         execution_time: Seconds from admission to the end.
-        tokens_generated: Number of tokens drawn; 1, the action, for a policy over vectors.
+        tokens: Ids of those drawn; for a policy over vectors one, the action.
         logprobs: Of each token under ``softmax(logits / temperature)``, before ``top_p``.
         versions: For each token the version of the weights that drew it.
-        finish_reason: ``"stop"``, ``"length"``, ``"action"``, ``"cancelled"``, ``"timeout"``,
-            ``"error"`` or ``"shutdown"``.
-        prompt_tokens: Tokens, or rows, of the request.
-        reused_tokens: Number of those in the cache when it was first admitted; None if a server
-            does not report it.
+        finish_reason: One of stop, length, cancelled, timeout, error and shutdown.
+        reused_tokens: Number of ``prompt_tokens`` in the cache when it was first admitted; None if
+            a server does not report it.
         queue_time: Seconds from submission to admission.
         text: Text of a server's answer; local engines return tokens only.
     """
@@ -131,7 +122,6 @@ class RolloutResult:
     prompt_tokens: int = 0
     reused_tokens: int | None = 0
     queue_time: float = 0.0
-    action: Any = None
     text: str = ""
 
     def add(self, drawn: Sequence[RolloutToken]) -> None:
@@ -150,25 +140,19 @@ def check_reward(metadata: Mapping[str, Any]) -> None:
 
 
 class Handle:
-    """One rollout that can be awaited."""
+    """One rollout that can be awaited, until its result has been taken or dropped."""
 
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
-        self.result: asyncio.Future[RolloutResult] = asyncio.get_running_loop().create_future()
         self.tokens: list[RolloutToken] = []
-        self._changed: asyncio.Event | None = None
+        self.result: RolloutResult | None = None
+        self.settled = asyncio.Event()
+        self.changed = asyncio.Event()
 
     def notify(self) -> None:
         """Wake the readers of the tokens."""
-        if self._changed is not None:
-            self._changed.set()
-            self._changed = None
-
-    async def change(self) -> None:
-        """Wait for tokens or the result."""
-        if self._changed is None:
-            self._changed = asyncio.Event()
-        await self._changed.wait()
+        self.changed.set()
+        self.changed = asyncio.Event()
 
 
 AnyHandle = TypeVar("AnyHandle", bound=Handle)
@@ -177,29 +161,22 @@ AnyHandle = TypeVar("AnyHandle", bound=Handle)
 class RolloutEngine(ABC, Generic[AnyHandle]):
     """What engines for local models and for servers have in common.
 
-    At most ``queue_size`` rollouts wait to be admitted; further submissions wait.
+    At most ``queue_size`` rollouts wait to be admitted; further submissions wait. A result is kept
+    until it is taken, or ``max_results`` later ones have ended.
     """
 
-    def __init__(self, queue_size: int, max_results: int) -> None:
+    def __init__(self, queue_size: int, max_results: int = 10_000) -> None:
         self._handles: dict[str, AnyHandle] = {}
         self._queue_size = queue_size
         self._max_results = max_results
         self._ended: deque[str] = deque()
-        # Rollouts that are not admitted, and submissions that wait for room.
+        # Rollouts that are not admitted, and places for more.
         self._waiting = 0
-        self._room: deque[asyncio.Future[None]] = deque()
+        self._room = asyncio.Semaphore(queue_size)
         self._closed = False
 
     @abstractmethod
-    async def submit_rollout(
-        self,
-        state_sequence: Any,
-        priority: float = 1.0,
-        metadata: Mapping[str, Any] | None = None,
-        *,
-        sampling: SamplingParams | None = None,
-        timeout: float | None = None,
-    ) -> str:
+    async def submit_rollout(self, *request: Any, **options: Any) -> str:
         """Submit a rollout; return its name as soon as there is room for it to wait."""
 
     @abstractmethod
@@ -220,13 +197,15 @@ class RolloutEngine(ABC, Generic[AnyHandle]):
             ArgumentError: If there is no such rollout, or its result was taken or dropped.
         """
         handle = self._handle(request_id)
-        done, _ = await asyncio.wait({handle.result}, timeout=timeout)
-        if not done:
+        try:
+            await asyncio.wait_for(handle.settled.wait(), timeout)
+        except asyncio.TimeoutError:
             raise WaitTimeoutError(
                 f"rollout {request_id} has not ended within {timeout:g} s; it goes on"
-            )
+            ) from None
         self._handles.pop(request_id, None)
-        return handle.result.result()
+        assert handle.result is not None
+        return handle.result
 
     async def stream(self, request_id: str) -> AsyncIterator[RolloutToken]:
         """Yield the tokens of a rollout as they are drawn, from the first one.
@@ -237,40 +216,33 @@ class RolloutEngine(ABC, Generic[AnyHandle]):
         handle = self._handle(request_id)
         sent = 0
         while True:
-            over = handle.result.done()
-            while sent < len(handle.tokens):
+            over = handle.result is not None
+            for token in handle.tokens[sent:]:
                 sent += 1
-                yield handle.tokens[sent - 1]
+                yield token
             if over:
                 return
             # Tokens that came while a reader was busy are yielded first.
-            if sent == len(handle.tokens) and not handle.result.done():
-                await handle.change()
+            if sent == len(handle.tokens) and handle.result is None:
+                await handle.changed.wait()
 
     async def generate(
         self,
         state_sequence: Any,
         sampling: SamplingParams | None = None,
         priority: float = 1.0,
-        *,
-        metadata: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
         **options: Any,
     ) -> RolloutResult:
         """Submit a rollout and wait for its result. Cancelling this cancels the rollout.
 
         ``options`` are further arguments of ``submit_rollout``.
         """
-        name = await self.submit_rollout(
-            state_sequence, priority, metadata, sampling=sampling, timeout=timeout, **options
-        )
-        handle = self._handles[name]
+        name = await self.submit_rollout(state_sequence, priority, sampling=sampling, **options)
         try:
             return await self.get_result(name)
         except asyncio.CancelledError:
             self.cancel(name)
-            # The result will not be taken.
-            handle.result.add_done_callback(lambda _: self._handles.pop(name, None))
+            self._handles.pop(name, None)
             raise
 
     async def __aenter__(self) -> Self:
@@ -288,47 +260,33 @@ class RolloutEngine(ABC, Generic[AnyHandle]):
         return self._handles[request_id]
 
     def _settle(self, handle: AnyHandle, result: RolloutResult) -> None:
-        """Set the result of a rollout that has ended."""
-        handle.result.set_result(result)
+        """Hand out the result of a rollout that has ended."""
+        handle.result = result
+        handle.settled.set()
+        handle.notify()
         self._ended.append(handle.request_id)
         while len(self._ended) > self._max_results:
             self._handles.pop(self._ended.popleft(), None)
-        handle.notify()
 
     async def _take_room(self, limit: float) -> None:
         """Wait until one more rollout may wait, in the order of arrival, and count it."""
-        if self._waiting < self._queue_size and not self._room:
-            self._waiting += 1
-            return
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._room.append(place)
         try:
-            await asyncio.wait_for(place, limit)
-        except (asyncio.TimeoutError, asyncio.CancelledError) as error:
-            with contextlib.suppress(ValueError):
-                self._room.remove(place)
-            if place.done() and not place.cancelled():
-                # It was given at the last moment, and goes to another submission.
-                self._waiting -= 1
-                self._make_room()
-            if isinstance(error, asyncio.CancelledError):
-                raise
+            # Without waiting, nothing else comes between.
+            free = not self._room.locked()
+            await (self._room.acquire() if free else asyncio.wait_for(self._room.acquire(), limit))
+        except asyncio.TimeoutError:
             raise WaitTimeoutError(
                 f"{self._waiting} rollouts wait already, and after {limit:g} s there was no room "
                 "for another one"
             ) from None
         if self._closed:
-            self._waiting -= 1
+            self._room.release()
             raise ClosedError("the engine was shut down")
+        self._waiting += 1
 
-    def _make_room(self, *, for_all: bool = False) -> None:
-        """Let submissions in for which there is room."""
-        while self._room and (for_all or self._waiting < self._queue_size):
-            place = self._room.popleft()
-            if not place.done():
-                # Counted here, so that no other submission comes first.
-                self._waiting += 1
-                place.set_result(None)
+    def _make_room(self) -> None:
+        """Let another submission in: a rollout does not wait any longer, or all are refused."""
+        self._room.release()
 
     def _check_open(self) -> None:
         if self._closed:
