@@ -812,6 +812,13 @@ def test_adapters_alone_are_learned_and_merge_to_the_same_logits(tmp_path: Path)
     }
     assert changed
     assert changed == {name for name in before if "lora_" in name}
+    same, other = (
+        parameters(GRPOLearner(tiny_llama(), learner.config, device="cpu", seed=seed))
+        for seed in (0, 1)
+    )
+    assert all(torch.equal(one, before[name]) for name, one in same.items())
+    differ = {name for name, one in other.items() if not torch.equal(one, before[name])}
+    assert differ == {name for name in before if "lora_A" in name}
     with torch.no_grad():
         learned = learner.policy(ids).logits
         assert (learned - plain(ids).logits).abs().max() > 1e-3

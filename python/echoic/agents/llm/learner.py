@@ -144,6 +144,7 @@ class TokenLearner:
             the policy as it is now: a copy of it, or with LoRA the policy without its adapters.
         plans: A soft prefix that learns with the policy, at a learning rate of its own.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``, where models are moved to.
+        seed: Seed of the first values of adapters.
     """
 
     _config: Any
@@ -162,6 +163,7 @@ class TokenLearner:
         reference: Any = None,
         plans: PlanPrefix | None = None,
         device: str | torch.device = "auto",
+        seed: int = 0,
     ) -> None:
         self.config: Any = config or self._config()
         if type(self.config) is not self._config:
@@ -170,7 +172,7 @@ class TokenLearner:
         self.device = resolve(device)
         self.ranks = Ranks(self.config.distributed, self.device)
         if self.config.lora is not None:
-            policy = add_lora(policy, self.config.lora)
+            policy = add_lora(policy, self.config.lora, seed)
         #: The model that learns: with LoRA, the one that has the adapters.
         self.policy = policy.to(self.device).eval()
         self._chunk = self.config.chunk if can_split(self.policy, self.device) else None
