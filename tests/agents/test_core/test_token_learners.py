@@ -944,11 +944,17 @@ def test_file_that_misses_a_part_changes_nothing(tmp_path: Path) -> None:
     after = {name: one.clone() for name, one in learner._trained().items()}
     kind = "PPOTokenLearner"
     parts = list(checkpoint.load(path, kind=kind))
-    for odd in (*parts, "value_head.weight", "group", "exp_avg"):
+    for odd in (*parts, "value_head.weight", "group", "exp_avg", "tree", "no number", "params"):
         state = checkpoint.load(path, kind=kind)
         averages = state["optimizer"]["state"]
         if odd == "group":
             state["optimizer"]["param_groups"].pop()
+        elif odd == "tree":
+            state = [state]
+        elif odd == "no number":
+            state["updates"] = "many"
+        elif odd == "params":
+            state["optimizer"]["param_groups"][0]["params"][0] = [1]
         else:
             {"value_head.weight": state["policy"], "exp_avg": averages[0]}.get(odd, state).pop(odd)
         checkpoint.save(tmp_path / "odd", state, kind=kind)

@@ -483,24 +483,27 @@ class TokenLearner:
             CheckpointError: If it is of another kind of learner, or of another model. Nothing was
                 loaded.
         """
-        state = checkpoint.load(path, kind=type(self).__name__)
-        if missing := _PARTS - state.keys():
-            raise CheckpointError(f"{path} is damaged: it has no {', '.join(sorted(missing))}")
-        mine, made_of, saved = self._trained(), self._made_of(), state["optimizer"]
-        checkpoint.check_tensors("policy", mine, state["policy"])
-        checkpoint.check_optimizer(self.optimizer, saved)
-        if state["made of"] != made_of:
-            odd = [name for name in made_of if made_of[name] != state["made of"].get(name)]
-            raise CheckpointError(f"{path} was made with another {', '.join(odd)}")
+        kind = type(self).__name__
+        state = checkpoint.load(path, kind=kind)
+        with checkpoint.fitting(kind):
+            if missing := _PARTS - state.keys():
+                raise CheckpointError(f"{path} is damaged: it has no {', '.join(sorted(missing))}")
+            mine, made_of, saved = self._trained(), self._made_of(), state["optimizer"]
+            checkpoint.check_tensors("policy", mine, state["policy"])
+            checkpoint.check_optimizer(self.optimizer, saved)
+            if state["made of"] != made_of:
+                odd = [name for name in made_of if made_of[name] != state["made of"].get(name)]
+                raise CheckpointError(f"{path} was made with another {', '.join(odd)}")
+            updates, stepped_on = int(state["updates"]), self._stepped_on()
+            for index, averages in saved["state"].items():
+                for name in ("exp_avg", "exp_avg_sq"):
+                    averages[name] = shard(averages[name], stepped_on[index])
+            # First, since it refuses groups that don't fit, while copying tensors can't fail.
+            self.optimizer.load_state_dict(saved)
         with torch.no_grad():
             for name, tensor in mine.items():
                 tensor.copy_(shard(state["policy"][name], tensor))
-        stepped_on = self._stepped_on()
-        for index, averages in saved["state"].items():
-            for name in ("exp_avg", "exp_avg_sq"):
-                averages[name] = shard(averages[name], stepped_on[index])
-        self.optimizer.load_state_dict(saved)
-        self.updates = state["updates"]
+        self.updates = updates
 
     def _made_of(self) -> dict[str, Any]:
         """Return what has to be equal to continue: settings, and a digest of what never changes."""
