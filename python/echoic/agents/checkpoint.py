@@ -2,7 +2,8 @@
 
 :func:`save` takes a tree, such as ``state_dict()`` of modules and optimizers, and :func:`load`
 returns the same, bit for bit: tuples, keys that are integers, infinities and dtypes included.
-Loading executes nothing of a file, and any fault of it is a ``CheckpointError``. A ``kind`` keeps a
+Loading executes nothing of a file. What has another form is a ``CheckpointError``; values have no
+checksum. A ``kind`` keeps a
 planner from loading a learner's file.
 """
 
@@ -25,11 +26,11 @@ from echoic.errors import CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["all_or_nothing", "check_fit", "check_optimizer", "load", "save"]
+__all__ = ["all_or_nothing", "check_fit", "check_optimizer", "fitting", "load", "save"]
 
 _FORMAT = "echoic-agents-2"
 # Errors of reading a tree that is not the one expected.
-_UNFIT = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+_UNFIT = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 def save(path: str | os.PathLike[str], tree: Any, *, kind: str) -> None:
@@ -121,12 +122,14 @@ def check_tensors(part: str, mine: Mapping[str, Any], state: Mapping[str, Any]) 
 
 def check_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
     """Raise a ``CheckpointError`` if a state of Adam has other groups or shapes."""
-    sizes, found = (
-        [len(group["params"]) for group in one["param_groups"]] for one in (vars(optimizer), state)
+    groups, found = (
+        [group["params"] for group in one["param_groups"]]
+        for one in (optimizer.state_dict(), state)
     )
-    if sizes != found or not state["state"].keys() <= set(range(sum(sizes))):
+    if groups != found or not state["state"].keys() <= {number for of in groups for number in of}:
+        sizes, others = ([len(group) for group in of] for of in (groups, found))
         raise CheckpointError(
-            f"the checkpoint doesn't fit: expected groups of {sizes} parameters, got {found}"
+            f"the checkpoint doesn't fit: expected groups of {sizes} parameters, got {others}"
         )
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     for index, kept in state["state"].items():
@@ -140,11 +143,21 @@ def all_or_nothing(put: Callable[[Any], None], now: Any, *, kind: str) -> Iterat
     """Restore the state ``now`` by ``put(now)`` if another one does not fit in this block."""
     before = copy.deepcopy(now)
     try:
-        yield
-    except _UNFIT as error:
+        with fitting(kind):
+            yield
+    except CheckpointError:
         put(before)
-        if isinstance(error, CheckpointError):
-            raise
+        raise
+
+
+@contextmanager
+def fitting(kind: str) -> Iterator[None]:
+    """Raise a ``CheckpointError`` if a state that is read in this block is not one of ``kind``."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except _UNFIT as error:
         raise CheckpointError(f"the checkpoint doesn't fit this {kind}: {error!r}") from error
 
 

@@ -133,6 +133,11 @@ def test_a_saved_replay_draws_what_the_other_would_have(tmp_path: Path) -> None:
         checkpoint.save(tmp_path / "odd", state, kind="group replay")
         with pytest.raises(CheckpointError):
             other.load(tmp_path / "odd")
+    for part in ("added", "draws"):
+        state = checkpoint.load(tmp_path / "replay", kind="group replay")
+        checkpoint.save(tmp_path / "odd", state | {part: float("inf")}, kind="group replay")
+        with pytest.raises(CheckpointError):
+            other.load(tmp_path / "odd")
     assert other.sample(3, version=2).tokens.tolist() == one.sample(3, version=2).tokens.tolist()
 
 

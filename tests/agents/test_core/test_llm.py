@@ -126,6 +126,18 @@ def test_a_model_learns_what_is_rewarded(make: Any, learner: Any) -> None:
         assert row["kv_reuse_rate"] > 0.4
 
 
+def test_adapters_begin_with_the_seed_of_the_run() -> None:
+    pytest.importorskip("peft")
+    adapted = GRPOConfig(lora=LoRAConfig(rank=2))
+
+    def begun(seed: int) -> torch.Tensor:
+        policy = trainer(1, llama(), adapted, seed=seed).learner.policy
+        return torch.cat([one.flatten() for one in policy.parameters() if one.requires_grad])
+
+    assert torch.equal(begun(1), begun(1))
+    assert not torch.equal(begun(1), begun(2))
+
+
 def test_lock_step_repeats_itself_to_the_last_bit_after_a_kill_too(tmp_path: Path) -> None:
     whole = trainer(6)
     asyncio.run(whole.train())

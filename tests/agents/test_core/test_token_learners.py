@@ -812,6 +812,13 @@ def test_adapters_alone_are_learned_and_merge_to_the_same_logits(tmp_path: Path)
     }
     assert changed
     assert changed == {name for name in before if "lora_" in name}
+    same, other = (
+        parameters(GRPOLearner(tiny_llama(), learner.config, device="cpu", seed=seed))
+        for seed in (0, 1)
+    )
+    assert all(torch.equal(one, before[name]) for name, one in same.items())
+    differ = {name for name, one in other.items() if not torch.equal(one, before[name])}
+    assert differ == {name for name in before if "lora_A" in name}
     with torch.no_grad():
         learned = learner.policy(ids).logits
         assert (learned - plain(ids).logits).abs().max() > 1e-3
@@ -937,11 +944,17 @@ def test_file_that_misses_a_part_changes_nothing(tmp_path: Path) -> None:
     after = {name: one.clone() for name, one in learner._trained().items()}
     kind = "PPOTokenLearner"
     parts = list(checkpoint.load(path, kind=kind))
-    for odd in (*parts, "value_head.weight", "group", "exp_avg"):
+    for odd in (*parts, "value_head.weight", "group", "exp_avg", "tree", "no number", "params"):
         state = checkpoint.load(path, kind=kind)
         averages = state["optimizer"]["state"]
         if odd == "group":
             state["optimizer"]["param_groups"].pop()
+        elif odd == "tree":
+            state = [state]
+        elif odd == "no number":
+            state["updates"] = "many"
+        elif odd == "params":
+            state["optimizer"]["param_groups"][0]["params"][0] = [1]
         else:
             {"value_head.weight": state["policy"], "exp_avg": averages[0]}.get(odd, state).pop(odd)
         checkpoint.save(tmp_path / "odd", state, kind=kind)

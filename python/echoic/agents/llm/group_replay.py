@@ -135,9 +135,10 @@ class GroupReplay:
         tracker = self._calculator.tracker
         with checkpoint.all_or_nothing(tracker.load_state_dict, tracker.state_dict(), kind=_KIND):
             batch = TokenBatch(**state["batch"])
-            plans, added, draws = state["plans"], state["added"], int(state["draws"])
+            plans, draws = state["plans"], int(state["draws"])
+            added = np.asarray(state["added"], np.int64)
             groups = len(batch.group_sizes)
-            if (plans.shape, len(added)) != ((groups, self._calculator.latent_dim), groups):
+            if (plans.shape, added.shape) != ((groups, self._calculator.latent_dim), (groups,)):
                 raise CheckpointError(f"{path} has plans of another size, or not one for a group")
             tracker.load_state_dict(state["mean"])
         self._batch, self._plans, self._added, self._draws = batch, plans, added, draws

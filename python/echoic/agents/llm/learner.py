@@ -144,6 +144,7 @@ class TokenLearner:
             the policy as it is now: a copy of it, or with LoRA the policy without its adapters.
         plans: A soft prefix that learns with the policy, at a learning rate of its own.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``, where models are moved to.
+        seed: Seed of the first values of adapters.
     """
 
     _config: Any
@@ -162,6 +163,7 @@ class TokenLearner:
         reference: Any = None,
         plans: PlanPrefix | None = None,
         device: str | torch.device = "auto",
+        seed: int = 0,
     ) -> None:
         self.config: Any = config or self._config()
         if type(self.config) is not self._config:
@@ -170,7 +172,7 @@ class TokenLearner:
         self.device = resolve(device)
         self.ranks = Ranks(self.config.distributed, self.device)
         if self.config.lora is not None:
-            policy = add_lora(policy, self.config.lora)
+            policy = add_lora(policy, self.config.lora, seed)
         #: The model that learns: with LoRA, the one that has the adapters.
         self.policy = policy.to(self.device).eval()
         self._chunk = self.config.chunk if can_split(self.policy, self.device) else None
@@ -481,24 +483,27 @@ class TokenLearner:
             CheckpointError: If it is of another kind of learner, or of another model. Nothing was
                 loaded.
         """
-        state = checkpoint.load(path, kind=type(self).__name__)
-        if missing := _PARTS - state.keys():
-            raise CheckpointError(f"{path} is damaged: it has no {', '.join(sorted(missing))}")
-        mine, made_of, saved = self._trained(), self._made_of(), state["optimizer"]
-        checkpoint.check_tensors("policy", mine, state["policy"])
-        checkpoint.check_optimizer(self.optimizer, saved)
-        if state["made of"] != made_of:
-            odd = [name for name in made_of if made_of[name] != state["made of"].get(name)]
-            raise CheckpointError(f"{path} was made with another {', '.join(odd)}")
+        kind = type(self).__name__
+        state = checkpoint.load(path, kind=kind)
+        with checkpoint.fitting(kind):
+            if missing := _PARTS - state.keys():
+                raise CheckpointError(f"{path} is damaged: it has no {', '.join(sorted(missing))}")
+            mine, made_of, saved = self._trained(), self._made_of(), state["optimizer"]
+            checkpoint.check_tensors("policy", mine, state["policy"])
+            checkpoint.check_optimizer(self.optimizer, saved)
+            if state["made of"] != made_of:
+                odd = [name for name in made_of if made_of[name] != state["made of"].get(name)]
+                raise CheckpointError(f"{path} was made with another {', '.join(odd)}")
+            updates, stepped_on = int(state["updates"]), self._stepped_on()
+            for index, averages in saved["state"].items():
+                for name in ("exp_avg", "exp_avg_sq"):
+                    averages[name] = shard(averages[name], stepped_on[index])
+            # First, since it refuses groups that don't fit, while copying tensors can't fail.
+            self.optimizer.load_state_dict(saved)
         with torch.no_grad():
             for name, tensor in mine.items():
                 tensor.copy_(shard(state["policy"][name], tensor))
-        stepped_on = self._stepped_on()
-        for index, averages in saved["state"].items():
-            for name in ("exp_avg", "exp_avg_sq"):
-                averages[name] = shard(averages[name], stepped_on[index])
-        self.optimizer.load_state_dict(saved)
-        self.updates = state["updates"]
+        self.updates = updates
 
     def _made_of(self) -> dict[str, Any]:
         """Return what has to be equal to continue: settings, and a digest of what never changes."""

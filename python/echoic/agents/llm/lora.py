@@ -33,10 +33,11 @@ class LoRAConfig:
             raise ArgumentError('targets name at least one layer, or are "all-linear"')
 
 
-def add_lora(model: Any, config: LoRAConfig) -> Any:
+def add_lora(model: Any, config: LoRAConfig, seed: int = 0) -> Any:
     """Put adapters into a transformers model, freeze all else, and return the model to train.
 
-    The layers of ``model`` itself are replaced. The same model gets the same adapters.
+    The layers of ``model`` itself are replaced. ``seed`` is that of A's first values; B begins with
+    zeros, so that nothing changes at first.
 
     Raises:
         ArgumentError: If the model has adapters already, or lacks all targets.
@@ -51,7 +52,7 @@ def add_lora(model: Any, config: LoRAConfig) -> Any:
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # peft uses a name that transformers warns about, since it is deprecated.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         try:
             return get_peft_model(model, settings)
         except ValueError as error:

@@ -122,7 +122,7 @@ class LLMConfig:
         plan_state_dim: Numbers of an observation's encoding.
         replay: Earlier groups that are learned from again with each batch, drawn by their surprise.
         replay_config: How they are scored and drawn, and how many are kept.
-        seed: Seed of the answers.
+        seed: Seed of the answers, and of first values: of adapters, plans and draws of the replay.
     """
 
     steps: int = 100
@@ -229,7 +229,7 @@ class LLMTrainer:
             plans = PlanPrefix(model, config.plans, seed=config.seed, **sizes)
         #: The learner; its ``policy`` is the trained model, with adapters if there are any.
         self.learner: TokenLearner = _LEARNERS[type(config.learner)](
-            model, config.learner, plans=plans, device=device
+            model, config.learner, plans=plans, device=device, seed=config.seed
         )
         #: Earlier groups; None without ``replay``.
         self.replay: GroupReplay | None = None
