@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import json
 import os
 import random
 import shutil
 import signal
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -162,6 +164,30 @@ def test_lock_step_repeats_itself_to_the_last_bit_after_a_kill_too(tmp_path: Pat
     assert [line["step"] for line in lines if line["kind"] == "update"] == [1, 2, 3, 4, 5, 6]
     with pytest.raises(ArgumentError, match="has a run: expected another folder, or resume"):
         asyncio.run(trainer(7, dir=tmp_path / "left").train())
+
+
+def test_lock_step_has_keys_and_values_once_and_none_while_it_learns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engines: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    class Engine(workers.AsyncExecutionEngine):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            engines.add(self)
+            alive.append(len(engines))
+
+    monkeypatch.setattr(workers, "AsyncExecutionEngine", Engine)
+    alive: list[int] = []
+    run = trainer(3, evaluate_every=1, evaluate_prompts=2)
+    run.listeners.append(lambda kind, _: alive.append(len(engines) if kind == "update" else 0))
+    gc.disable()
+    try:
+        asyncio.run(run.train())
+    finally:
+        gc.enable()
+    assert max(alive) == 1
+    assert alive.count(1) == 7
 
 
 class Talks(Task):

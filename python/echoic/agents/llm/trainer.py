@@ -412,20 +412,22 @@ class LLMTrainer:
         run.close(restart=False)
 
     async def _lock_step(self, stack: contextlib.AsyncExitStack, run: echoic.rl.Run) -> Draw:
-        """Return what draws the answers of a step, by an engine that runs the learner's module."""
-        actor = self._actor().with_engine(self._model, self.learner.device)
-        await stack.enter_async_context(actor.engine)
+        """Return what draws the answers of a step, by an engine that runs the learner's module.
+
+        Each step has an engine of its own: evaluations, which have one too, and the learner need
+        the memory of its keys and values, which the next weights change.
+        """
         worker = await stack.enter_async_context(echoic.rl.join(run))
         count = self.config.prompts_per_step
 
         async def draw() -> RolloutBatch:
-            # Keys and values of the weights before.
-            await actor.engine.update_weights(lambda _: None)
+            actor = self._actor().with_engine(self._model, self.learner.device)
             version = worker.version = self.learner.updates
             steps = workers.LockStep(actor.engine, count * self.config.answers_per_prompt)
             indices = range(version * count, (version + 1) * count)
             groups = [group async for group in worker.groups(indices, key=str)]
-            await self._in_time(actor.fill(group, group.prompt, steps) for group in groups)
+            async with actor.engine:
+                await self._in_time(actor.fill(group, group.prompt, steps) for group in groups)
             await worker.aflush()
             return run.sample(timeout=60)
 
