@@ -449,6 +449,18 @@ def test_an_agent_is_a_language_model_where_its_backbone_is_one(
         policy.engine.shutdown()
     assert (tmp_path / "shown/metrics.jsonl").read_text().count('"update"') == 2
     with EchoRLTrainer(config, resume=True) as again:
+        # Measurements are those of the checkpoint, also if it is loaded twice.
+        assert again.resume() == 32
+        metrics = asyncio.run(again.train())
+        assert (metrics.total_timesteps, len(metrics.policy_losses)) == (32, 2)
+        assert metrics.history["step"] == [0, 32]
+        # Each of them has the tokens of eight episodes.
+        assert again._agent.replay.config.max_experiences == 1024
+    # An evaluation that was good enough ends the run that is resumed, too.
+    lines = tmp_path / "saved/metrics.jsonl"
+    lines.write_text(lines.read_text().replace('"success_rate": 0.0', '"success_rate": 1.0'))
+    good = dataclasses.replace(config, total_timesteps=999, early_stop_success=0.9)
+    with EchoRLTrainer(good, resume=True) as again:
         assert asyncio.run(again.train()).total_timesteps == 32
     with pytest.raises(ArgumentError, match="there is no task 'nowhere'; there are"):
         EchoRLTrainer(dataclasses.replace(config, env_name="nowhere"))
