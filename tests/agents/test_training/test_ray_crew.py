@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,9 @@ from echoic.agents.llm import (
     PromptTask,
     TinyConfig,
     TinyTransformer,
+    workers,
 )
+from echoic.integrations.ray import addresses
 
 # Ray leaves sockets to the garbage collector.
 pytestmark = [
@@ -52,3 +55,25 @@ def test_a_language_model_learns_from_what_workers_on_ray_answer(path_of_workers
     assert max(row["lag_max"] for row in history) <= 2
     assert max(row["ratio_max"] for row in history) > 1.01
     assert not ray.is_initialized()
+
+
+def test_workers_on_ray_ask_for_the_gpus_that_it_has(monkeypatch):
+    asked = []
+
+    def remote(*, num_gpus, **_):
+        asked.append(num_gpus)
+        return lambda _: SimpleNamespace(remote=lambda *given: asked.append(given[-1]))
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "remote", remote)
+    monkeypatch.setattr(addresses, "open_transports", lambda *_, **__: None)
+    for gpus, cuda, wanted in (
+        ({"GPU": 8.0}, True, [1, "cuda", "cuda", "cuda"]),
+        ({"GPU": 2.0}, True, [0.5, "cuda", "cuda", "cuda"]),
+        ({}, True, [0, "cpu", "cpu", "cpu"]),
+        ({"GPU": 8.0}, False, [0, "cpu", "cpu", "cpu"]),
+    ):
+        monkeypatch.setattr(ray, "cluster_resources", lambda found=gpus: found)
+        workers.RayTasks(None, (None, None), 3, cuda=cuda)
+        assert asked == wanted
+        asked.clear()

@@ -412,20 +412,22 @@ class LLMTrainer:
         run.close(restart=False)
 
     async def _lock_step(self, stack: contextlib.AsyncExitStack, run: echoic.rl.Run) -> Draw:
-        """Return what draws the answers of a step, by an engine that runs the learner's module."""
-        actor = self._actor().with_engine(self._model, self.learner.device)
-        await stack.enter_async_context(actor.engine)
+        """Return what draws the answers of a step, by an engine that runs the learner's module.
+
+        Each step has an engine of its own: evaluations, which have one too, and the learner need
+        the memory of its keys and values, which the next weights change.
+        """
         worker = await stack.enter_async_context(echoic.rl.join(run))
         count = self.config.prompts_per_step
 
         async def draw() -> RolloutBatch:
-            # Keys and values of the weights before.
-            await actor.engine.update_weights(lambda _: None)
+            actor = self._actor().with_engine(self._model, self.learner.device)
             version = worker.version = self.learner.updates
             steps = workers.LockStep(actor.engine, count * self.config.answers_per_prompt)
             indices = range(version * count, (version + 1) * count)
             groups = [group async for group in worker.groups(indices, key=str)]
-            await self._in_time(actor.fill(group, group.prompt, steps) for group in groups)
+            async with actor.engine:
+                await self._in_time(actor.fill(group, group.prompt, steps) for group in groups)
             await worker.aflush()
             return run.sample(timeout=60)
 
@@ -480,11 +482,10 @@ class LLMTrainer:
         plans = None if actor.plans is None else actor.plans.cpu()
         actor = replace(actor, task=self._recipe, plans=plans)
         model = self._name or copy.deepcopy(self._model).cpu()
-        devices = [f"cuda:{(i + 1) % cards}" if cards else "cpu" for i in range(config.workers)]
-        tasks: list[Any] = [(actor, model, device) for device in devices]
         if config.backend == "ray":
-            return workers.RayTasks(run.server, tasks)
-        tasks = [(*task, run.address) for task in tasks]
+            return workers.RayTasks(run.server, (actor, model), config.workers, cuda=cards > 0)
+        devices = [f"cuda:{(i + 1) % cards}" if cards else "cpu" for i in range(config.workers)]
+        tasks = [(actor, model, device, run.address) for device in devices]
         return workers.Processes(tasks, self._dir)
 
     async def _watch(self, crew: workers.Processes | workers.RayTasks) -> None:
@@ -690,6 +691,8 @@ def curve(values: list[float]) -> str:
 _GROUP, _RATE = 8, 1e-3
 # Turns of an episode, about, to translate steps into updates.
 _EACH = 4
+# Most groups that are kept: TrainingConfig's own number is of steps.
+_KEPT = 1024
 # TrainingConfig's own limit of an episode, which is of vectors: a task has one of turns.
 _TURNS = 1000
 _METRICS = {
@@ -735,7 +738,11 @@ class AgentTrainer(LLMTrainer):
             plans=config.planning_config if config.use_plans else None,
             plan_state_dim=config.state_dim,
             replay=0 if config.replay == "none" else max(1, config.batch_size // turns),
-            replay_config=config.replay_config,
+            replay_config=replace(
+                config.replay_config,
+                max_experiences=min(config.replay_config.max_experiences, _KEPT),
+                min_experiences=min(config.replay_config.min_experiences, _KEPT),
+            ),
             dir=config.checkpoint_dir,
             save_every=max(1, config.save_frequency // turns),
             evaluate_every=max(1, config.evaluation_frequency // turns),
@@ -753,8 +760,12 @@ class AgentTrainer(LLMTrainer):
 
     @property
     def is_over(self) -> bool:
-        """Whether ``total_timesteps`` turns are made."""
-        return super().is_over or self._metrics.total_timesteps >= self._settings.total_timesteps
+        """Whether all turns were made, or an evaluation was good enough just now."""
+        metrics, wanted = self._metrics, self._settings.early_stop_success
+        latest, now = metrics.evaluation_results, metrics.total_timesteps
+        is_good = latest.get("step") == now and wanted is not None
+        is_good = is_good and latest["success_rate"] >= wanted
+        return super().is_over or is_good or now >= self._settings.total_timesteps
 
     async def train(self) -> list[Row]:
         """Train for ``total_timesteps`` turns, or until ``early_stop_success`` is reached."""
@@ -772,7 +783,8 @@ class AgentTrainer(LLMTrainer):
     def resume(self, path: Place | None = None) -> int:
         """Continue from a checkpoint; return the turns that it has learned from."""
         super().resume(path)
-        # The measurements before it; of one step, those of the update come first.
+        # The measurements before it, and no others; of one step, those of the update come first.
+        vars(self._metrics).update(vars(type(self._metrics)()))
         for row in sorted(self.history + self.evaluations, key=lambda row: float(row["step"])):
             self._measure("update" if "turns" in row else "evaluation", row)
         return self._metrics.total_timesteps
@@ -791,9 +803,6 @@ class AgentTrainer(LLMTrainer):
         if kind == "evaluation":
             for name, values in metrics.history.items():
                 values.append(metrics.total_timesteps if name == "step" else row.get(name))
-            most = self._settings.early_stop_success
-            if most is not None and row["success_rate"] >= most:
-                self.stop()
             return
         for name, key in _METRICS.items():
             getattr(metrics, name).append(row.get(key, math.nan))

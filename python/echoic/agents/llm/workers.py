@@ -374,7 +374,7 @@ class RayTasks:
     #: Ray counts its own.
     restarts = 0
 
-    def __init__(self, server: Server, tasks: list[Any]) -> None:
+    def __init__(self, server: Server, task: tuple[Actor, Any], count: int, *, cuda: bool) -> None:
         try:
             ray: Any = importlib.import_module("ray")
         except ImportError as error:
@@ -388,9 +388,13 @@ class RayTasks:
 
             name, token = f"agents-{secrets.token_hex(8)}", secrets.token_hex(16)
             addresses = open_transports(server, name, token=token, threads=None, before=None)
-            how = {"max_retries": _RESTARTS, "scheduling_strategy": "SPREAD"}
+            # Ray shows a worker the GPUs that it asks for; where they are few, several share one.
+            gpus = ray.cluster_resources().get("GPU", 0) if cuda else 0
+            how: dict[str, Any] = {"max_retries": _RESTARTS, "scheduling_strategy": "SPREAD"}
+            how["num_gpus"] = 1 / math.ceil(count / gpus) if gpus else 0
             remote = ray.remote(num_cpus=1, **how)(_work_on_ray)
-            self._running += [remote.remote(addresses, token, *task) for task in tasks]
+            given = (addresses, token, *task, "cuda" if gpus else "cpu")
+            self._running += [remote.remote(*given) for _ in range(count)]
         except BaseException:
             self.stop()
             raise
