@@ -310,7 +310,7 @@ def test_nothing_is_left_after_thousands_of_requests_with_random_cancels() -> No
                 return (await running.get_result(name)).finish_reason
 
             ends = []
-            count = tiers.size(1_000, 3_000)
+            count = tiers.size(1_500, 3_000)
             for start in range(0, count, 500):
                 ends += await asyncio.gather(*(one(i) for i in range(start, start + 500)))
             # Whoever was cancelled while it waited here may still be on its way there.

@@ -122,7 +122,7 @@ def test_cached_decoding_gives_the_logits_of_a_full_pass_in_hundreds_of_trees(
         return used
 
     monkeypatch.setattr(Window, "begin", look)
-    for seed in range(60 * part, 60 * part + 60):
+    for seed in range(100 * part, 100 * part + 100):
         random_ = random.Random(seed)
         bench = Bench(
             model,
@@ -156,7 +156,7 @@ def test_cached_decoding_gives_the_logits_of_a_full_pass_in_hundreds_of_trees(
         evicted += bench.cache.evicted_tokens
         reused += bench.cache.reused_tokens
     assert worst < 1e-5
-    assert (drawn > 300, evicted > 90, reused > 300, shared > 6) == (True,) * 4
+    assert (drawn > 500, evicted > 150, reused > 500, shared > 10) == (True,) * 4
 
 
 @pytest.mark.parametrize("budget", [1, 7, 512])
@@ -394,11 +394,11 @@ def test_what_the_cache_has_makes_a_rollout_cheap() -> None:
 
 def test_equals_go_in_the_order_of_arrival() -> None:
     bench = Bench(max_concurrent_rollouts=1)
-    for index in range(100):
+    for index in range(300):
         bench.clock.now = index * 1e-4
         bench.add(str(index), [1, index % 17], 1, priority=0.0)
     bench.run()
-    assert bench.admitted == [str(index) for index in range(100)]
+    assert bench.admitted == [str(index) for index in range(300)]
 
 
 def test_nobody_starves_behind_a_stream_of_better_ones() -> None:

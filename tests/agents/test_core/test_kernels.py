@@ -19,7 +19,7 @@ import pytest
 from echoic.agents import kernels
 from echoic.errors import ArgumentError, DtypeError
 
-CASES = 4_000
+CASES = 10_000
 
 
 # Oracles.

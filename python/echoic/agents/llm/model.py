@@ -161,7 +161,9 @@ class Window:
         self.rows.pop()
         if row < last:
             self._own[:, row] = self._own[:, last]
-        self._own[:, last] = 0
+        # An empty window is dropped: clearing all its memory would be for nothing.
+        if self.rows:
+            self._own[:, last] = 0
 
     def _read(self, pages: NDArray[np.int64]) -> Any:
         index = torch.tensor(pages, device=self._pages.device)

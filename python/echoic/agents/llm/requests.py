@@ -1,4 +1,4 @@
-"""Requests, tokens and results of rollouts, and what all engines have in common.
+"""Requests, tokens and results of rollouts, and how callers wait for them.
 
 A :class:`RolloutEngine` belongs to one event loop.
 """
@@ -159,7 +159,7 @@ AnyHandle = TypeVar("AnyHandle", bound=Handle)
 
 
 class RolloutEngine(ABC, Generic[AnyHandle]):
-    """What engines for local models and for servers have in common.
+    """Keeps rollouts until their results are taken, and bounds how many wait.
 
     At most ``queue_size`` rollouts wait to be admitted; further submissions wait. A result is kept
     until it is taken, or ``max_results`` later ones have ended.
@@ -211,7 +211,7 @@ class RolloutEngine(ABC, Generic[AnyHandle]):
         """Yield the tokens of a rollout as they are drawn, from the first one.
 
         Several readers may stream the same rollout, and stop at any time. The result can still be
-        taken. Ids are -1 where a server sends only text.
+        taken.
         """
         handle = self._handle(request_id)
         sent = 0
