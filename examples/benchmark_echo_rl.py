@@ -38,7 +38,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     add("--timeout", type=float, default=300.0, help="seconds of an episode")
     add("--timesteps", type=int, default=100_000, help="of the training of each run")
     add("--num-actors", type=int, default=128, help="environments side by side in training")
-    add("--num-learners", type=int, default=2, help="parts that a gradient is computed in")
+    add("--num-learners", type=int, default=2, help="no effect: torch's threads share an update")
     add("--batch-size", type=int, default=256, help="replayed steps of an update")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
     add("--output-dir", type=Path, default=Path("benchmark_results"))

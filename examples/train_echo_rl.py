@@ -36,7 +36,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     add("--backbone", default="gpt-4o", help="mlp, local:NAME, a folder, or a hosted model")
     add("--timesteps", type=int, default=100_000, help="steps of the environment")
     add("--num-actors", type=int, default=128, help="environments side by side")
-    add("--num-learners", type=int, default=2, help="parts that a gradient is computed in")
+    add("--num-learners", type=int, default=2, help="no effect: torch's threads share an update")
     add("--batch-size", type=int, default=256, help="replayed steps of an update")
     add("--seed", type=int, default=42, help="of everything random")
     add("--log-level", choices=LOG_LEVELS, default="INFO")

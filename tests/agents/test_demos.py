@@ -25,7 +25,7 @@ def test_the_engine_reuses_tokens_only_with_the_prefix_cache() -> None:
     numbers = demo_of("async_execution", "torch", "rich").main(["--quick"])
     for row in numbers.values():
         assert (row["completed"], row["failed"], row["version"]) == (36, 0, 1)
-    assert numbers["shared"]["cache"]["reuse_rate"] > 0.3
+    assert numbers["shared"]["cache"]["hit_rate"] > 0.3
     assert numbers["alone"]["cache"]["reused_tokens"] == 0
 
 

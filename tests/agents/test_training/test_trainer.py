@@ -328,7 +328,7 @@ def test_an_environment_that_hangs_is_killed_and_the_run_goes_on(run, tmp_path, 
     with EchoRLTrainer(config) as trainer:
         metrics = asyncio.run(trainer.train())
         seats = [*trainer._agent.actors.seats, trainer._agent.evaluator]
-        pids = [one.environment.worker_pid for one in seats]
+        pids = [one.environment._worker.process.pid for one in seats]
     assert not mark.exists()
     # The step that hung is lost, and no other.
     assert metrics.total_timesteps == 64

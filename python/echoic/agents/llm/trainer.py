@@ -644,8 +644,6 @@ class LLMTrainer:
                 results_dir=str(self._dir),
                 tensorboard_log=str(self._dir / "tensorboard"),
                 log_level="INFO",
-                progress=False,
-                wandb_project=None,
             )
             records = Records(settings, goes_on_at=self.learner.updates if self.history else None)
             stack.callback(records.close)

@@ -165,8 +165,9 @@ class PPOTrainingStep:
         """Make steps of a rollout, with advantages along its true sequences.
 
         ``starts`` are true where an episode starts with the state; ``columns`` are other fields of
-        this class, ``windows`` if the planner is to learn. The rest is as for ``gae``. All are
-        ``(T, N, ...)``, time first, but ``next_values`` ``(N,)``.
+        this class, ``windows`` if the planner is to learn. The rest is as for
+        :func:`~echoic.primitives.compute_gae`. All are ``(T, N, ...)``, time first, but
+        ``next_values`` ``(N,)``.
         """
         rewards, values = torch.as_tensor(rewards), torch.as_tensor(values)
         advantages, returns = compute_gae(
