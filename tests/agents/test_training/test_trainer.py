@@ -133,6 +133,19 @@ def test_an_environment_that_breaks_does_not_end_the_run(run):
     assert metrics.replay_buffer_stats["total_size"] == 512 - broken
 
 
+def test_an_episode_without_a_finite_reward_is_in_no_evaluation(run, monkeypatch):
+    made = tmaze_environment.TMaze.step
+
+    def step(self, action):
+        seen, _, *rest = made(self, action)
+        return seen, math.nan, *rest
+
+    monkeypatch.setattr(tmaze_environment.TMaze, "step", step)
+    metrics, _, _ = train(run(env_name="test-tmaze", total_timesteps=256))
+    assert metrics.execution_metrics["broken_steps"] == 256
+    assert metrics.history["avg_reward"] == []
+
+
 def test_seeds_of_evaluations_are_none_of_training():
     assert all(episode_seed(s, a, e) < HELD_OUT for s in (0, 7) for a in (0, 5) for e in range(50))
     assert len({episode_seed(0, a, e) for a in range(20) for e in range(20)}) == 400

@@ -211,10 +211,11 @@ class Seat:
             )
             # What was cut off has no success.
             episode.success &= episode.ended == "terminated"
-            if episode.error is None:
+            if episode.error is None and math.isfinite(episode.reward):
                 played.append(episode)
             else:
-                _log.warning("the environment of evaluations broke: %s", episode.error)
+                why = episode.error or f"a reward of {episode.reward}"
+                _log.warning("the environment of evaluations broke: %s", why)
         return played
 
     def _see(self, observation: Any, info: Any, reward: float = 0.0) -> None:

@@ -119,7 +119,9 @@ def _cut(file: Path, step: int) -> None:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             if json.loads(line)["step"] <= step:
                 kept.append(line)
-    file.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    whole = file.with_suffix(".new")
+    whole.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    whole.replace(file)
 
 
 def _board(folder: str) -> Any:
