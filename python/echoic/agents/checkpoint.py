@@ -3,8 +3,7 @@
 :func:`save` takes a tree, such as ``state_dict()`` of modules and optimizers, and :func:`load`
 returns the same, bit for bit: tuples, keys that are integers, infinities and dtypes included.
 Loading executes nothing of a file. What has another form is a ``CheckpointError``; values have no
-checksum. A ``kind`` keeps a
-planner from loading a learner's file.
+checksum. A ``kind`` keeps a planner from loading a learner's file.
 """
 
 from __future__ import annotations
