@@ -311,15 +311,16 @@ FUZZ_FLAGS := -Cpasses=sancov-module $(addprefix -Cllvm-args=-sanitizer-coverage
 	level=4 inline-8bit-counters pc-table trace-compares)
 fuzz: fuzz-build ## Fuzz parsers, a server and a client (FUZZ_SECONDS each)
 	$(call say,Fuzzing $(FUZZ_TARGETS))
-	@for target in $(FUZZ_TARGETS); do \
-		mkdir -p target/fuzz/corpus/$$target; \
-		echo "$$target, from $$(ls target/fuzz/start/$$target | wc -l) inputs"; \
-		target/fuzz/$(HOST)/release/$$target -max_total_time=$(FUZZ_SECONDS) -timeout=20 \
-			-rss_limit_mb=2048 -max_len=9000 -artifact_prefix=target/fuzz/$$target- \
-			target/fuzz/corpus/$$target target/fuzz/start/$$target > target/fuzz/$$target.log 2>&1 \
-			|| { grep -v -e NEW -e REDUCE -e pulse target/fuzz/$$target.log; exit 1; }; \
-		tail -n 1 target/fuzz/$$target.log; \
-	done
+	@fuzz() { \
+		mkdir -p target/fuzz/corpus/$$1; \
+		target/fuzz/$(HOST)/release/$$1 -max_total_time=$(FUZZ_SECONDS) -timeout=20 \
+			-rss_limit_mb=2048 -max_len=9000 -artifact_prefix=target/fuzz/$$1- \
+			target/fuzz/corpus/$$1 target/fuzz/start/$$1 > target/fuzz/$$1.log 2>&1 \
+			|| { grep -v -e NEW -e REDUCE -e pulse target/fuzz/$$1.log; return 1; }; \
+		echo "$$1, from $$(ls target/fuzz/start/$$1 | wc -l) inputs: $$(tail -n 1 target/fuzz/$$1.log)"; \
+	}; \
+	export -f fuzz; \
+	printf '%s\n' $(FUZZ_TARGETS) | xargs -P "$$(nproc)" -I {} bash -c 'fuzz {}'
 
 .PHONY: fuzz-build
 # Build the fuzzers, and unpack the inputs that they start from.

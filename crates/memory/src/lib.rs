@@ -6,6 +6,7 @@
 //!   [`RemoteStore`] for other processes.
 //! - [`slab`]: rows that come and go one by one, and readers that keep them. [`row_ring`]: rows that go in the
 //!   order in which they came.
+//! - [`gather`]: fields of scattered rows, copied into columns.
 //! - [`advice`]: hints for the system and the processor about memory that is needed soon.
 //! - [`block`]: one aligned allocation, touched at start. `mapping`: memory that processes share.
 //! - `arena`: memory for the answers of another process, on Linux. [`shared_buffer`]: memory that one process writes
@@ -15,8 +16,8 @@
 //! - [`lead`]: which of several threads drives what they share.
 //! - [`sync`]: locks that go on after a panic.
 //!
-//! All `unsafe` code about memory lives in `advice`, `arena`, `row_ring`, `block`, `mapping`, `control`, `event` (the system
-//! call), `shared_buffer`, `slab`, `store` and `window`; the ring's algorithm is safe code and runs under loom
+//! All `unsafe` code about memory lives in `advice`, `arena`, `row_ring`, `block`, `gather`, `mapping`, `control`, `event` (the
+//! system call), `shared_buffer`, `slab`, `store` and `window`; the ring's algorithm is safe code and runs under loom
 //! (`crates/memory/tests/loom.rs`).
 //!
 //! What this crate deliberately does not know: what the bytes mean, the network, Python.
@@ -30,6 +31,7 @@ mod control;
 #[cfg(any(test, loom))]
 pub mod death;
 pub mod event;
+pub mod gather;
 pub mod lead;
 #[cfg(target_os = "linux")]
 mod mapping;

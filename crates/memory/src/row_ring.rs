@@ -25,16 +25,10 @@ use std::ptr::NonNull;
 
 use smallvec::SmallVec;
 
-use crate::advice::prefetch_at;
 use crate::block::{AllocError, Untouched};
+use crate::gather::{gather, prefetch_row};
 use crate::slab::Field;
 use crate::sync::{Condvar, Mutex};
-
-/// How many rows are copied together.
-const BLOCK: usize = 8;
-
-/// How many blocks ahead of the copy memory is asked for.
-const AHEAD: usize = 2;
 
 /// See the [module](self).
 ///
@@ -375,18 +369,17 @@ impl Reader<'_> {
         unsafe { std::slice::from_raw_parts(start.as_ptr(), self.ring.row_bytes) }
     }
 
-    /// Has the processor fetch a row that will be read soon: its start, and its end; the rest of a long one
-    /// it follows by itself.
+    /// Has the processor fetch a row that will be read soon.
     #[inline]
     pub fn prefetch(&self, position: u64) {
+        prefetch_row(self.address(position), self.ring.row_bytes);
+    }
+
+    /// Where the row of a position begins.
+    #[inline]
+    fn address(&self, position: u64) -> *const u8 {
         let slot = self.slot(position) as usize;
-        let start = self.ring.memory.pointer().as_ptr().wrapping_add(slot * self.ring.row_bytes);
-        prefetch_at(start);
-        let last = self.ring.row_bytes.clamp(1, 256) - 1;
-        for line in (64..=last).step_by(64) {
-            prefetch_at(start.wrapping_add(line));
-        }
-        prefetch_at(start.wrapping_add(last));
+        self.ring.memory.pointer().as_ptr().wrapping_add(slot * self.ring.row_bytes)
     }
 
     /// Copies each field of the rows of these positions, one after the other, into its column.
@@ -396,61 +389,9 @@ impl Reader<'_> {
     /// When a position is not in the window, a field not inside a row, or a column not as long as all its
     /// values.
     pub fn gather(&self, positions: &[u64], fields: &[Field], columns: &mut [&mut [u8]]) {
-        assert_eq!(fields.len(), columns.len(), "a column for each field");
-        for (field, column) in fields.iter().zip(columns.iter()) {
-            let inside = field.offset.checked_add(field.bytes);
-            assert!(inside.is_some_and(|end| end <= self.ring.row_bytes), "{field:?}");
-            assert_eq!(field.bytes.checked_mul(positions.len()), Some(column.len()), "{field:?}");
-        }
-        // A block of rows at a time and in it field by field, so that what is the same for all values of a
-        // field is decided once for many, while the rows are still near. Blocks are small, and memory is
-        // asked for some blocks ahead, so that the processor waits for lines while it copies others: it can
-        // wait for about a dozen at once, and stands still when it is asked for more.
-        let mut ahead = positions.iter();
-        ahead.by_ref().take(AHEAD * BLOCK).for_each(|position| self.prefetch(*position));
-        let mut near: [&[u8]; BLOCK] = [&[]; BLOCK];
-        let mut first = 0;
-        for block in positions.chunks(BLOCK) {
-            ahead.by_ref().take(BLOCK).for_each(|position| self.prefetch(*position));
-            for (row, position) in near.iter_mut().zip(block) {
-                *row = self.row(*position);
-            }
-            for (field, column) in fields.iter().zip(columns.iter_mut()) {
-                let range = first * field.bytes..(first + block.len()) * field.bytes;
-                copy(&near[..block.len()], *field, &mut column[range]);
-            }
-            first += block.len();
-        }
-    }
-}
-
-/// Copies a field of these rows.
-#[inline]
-fn copy(rows: &[&[u8]], field: Field, column: &mut [u8]) {
-    match field.bytes {
-        0 => {}
-        1 => copy_few::<1>(rows, field, column),
-        2 => copy_few::<2>(rows, field, column),
-        4 => copy_few::<4>(rows, field, column),
-        8 => copy_few::<8>(rows, field, column),
-        12 => copy_few::<12>(rows, field, column),
-        16 => copy_few::<16>(rows, field, column),
-        24 => copy_few::<24>(rows, field, column),
-        32 => copy_few::<32>(rows, field, column),
-        bytes => {
-            for (row, to) in rows.iter().zip(column.chunks_exact_mut(bytes)) {
-                to.copy_from_slice(&row[field.offset..field.offset + bytes]);
-            }
-        }
-    }
-}
-
-/// As [`copy`] for a size that the compiler knows: a few instructions for each, not a call.
-#[inline]
-fn copy_few<const BYTES: usize>(rows: &[&[u8]], field: Field, column: &mut [u8]) {
-    let (values, _) = column.as_chunks_mut::<BYTES>();
-    for (row, to) in rows.iter().zip(values) {
-        to.copy_from_slice(&row[field.offset..field.offset + BYTES]);
+        let start = |at: usize| self.address(positions[at]);
+        let row = |at: usize| self.row(positions[at]);
+        gather(positions.len(), self.ring.row_bytes, start, row, fields, columns);
     }
 }
 
@@ -558,36 +499,6 @@ mod tests {
             let reader = ring.read();
             assert_eq!(reader.window(), round * 7 + 3..round * 7 + 7);
             assert!(reader.window().all(|position| value(&reader, position) == position));
-        }
-    }
-
-    #[test]
-    fn gathers_fields_of_every_size() {
-        let sizes = [0usize, 1, 2, 3, 4, 8, 12, 16, 24, 32, 40, 300];
-        let mut fields = Vec::new();
-        let mut offset = 0;
-        for bytes in sizes {
-            fields.push(Field { offset, bytes });
-            offset += bytes;
-        }
-        let ring = RowRing::new(50, offset).unwrap();
-        for position in 0..70u64 {
-            let mut reservation = ring.reserve(1);
-            let row = reservation.row_mut(0);
-            row.iter_mut()
-                .enumerate()
-                .for_each(|(at, byte)| *byte = (position as usize * 31 + at) as u8);
-            reservation.publish();
-        }
-        let positions: Vec<u64> = (0..77).map(|at| 20 + at * 17 % 50).collect();
-        let mut columns: Vec<Vec<u8>> = sizes.map(|bytes| vec![0; bytes * 77]).into();
-        let mut targets: Vec<&mut [u8]> = columns.iter_mut().map(Vec::as_mut_slice).collect();
-        ring.read().gather(&positions, &fields, &mut targets);
-        for (field, column) in fields.iter().zip(&columns) {
-            for (at, byte) in column.iter().enumerate() {
-                let position = positions[at / field.bytes] as usize;
-                assert_eq!(*byte, (position * 31 + field.offset + at % field.bytes) as u8);
-            }
         }
     }
 

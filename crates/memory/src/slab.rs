@@ -20,22 +20,19 @@
 //!    not: its caller may hold a lock, and notifies once it is given back.
 
 use std::collections::VecDeque;
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::advice::prefetch_at;
 use crate::block::{AllocError, Untouched};
+use crate::gather::{gather, prefetch_row};
 use crate::signal::Signal;
 use crate::sync::{Mutex, RefCounted};
 
 /// Numbers of rows, of which a few need no allocation.
 pub type RowNumbers = SmallVec<[u32; 8]>;
-
-/// How many rows ahead of the copy the memory is asked for.
-const AHEAD: usize = 16;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -356,17 +353,10 @@ impl Slab {
         Pinned { rows, _generation: generation, slab: Rouses(Arc::clone(self)) }
     }
 
-    /// Has the processor fetch the start and the end of a row that will be read soon; the rest of a long
-    /// one it follows by itself.
+    /// Where a row begins, if there is one of this number.
     #[inline]
-    fn prefetch(&self, row: u32) {
-        let start = self.memory.pointer().as_ptr().wrapping_add(row as usize * self.row_bytes);
-        prefetch_at(start);
-        let last = self.row_bytes.clamp(1, 256) - 1;
-        for line in (64..=last).step_by(64) {
-            prefetch_at(start.wrapping_add(line));
-        }
-        prefetch_at(start.wrapping_add(last));
+    fn address(&self, row: u32) -> *const u8 {
+        self.memory.pointer().as_ptr().wrapping_add(row as usize * self.row_bytes)
     }
 
     /// Where a row starts.
@@ -543,7 +533,7 @@ impl RowWriter {
     #[inline]
     pub fn prefetch(&self, index: usize) {
         if let Some(row) = self.rows.get(index) {
-            self.slab.prefetch(*row);
+            prefetch_row(self.slab.address(*row), self.slab.row_bytes);
         }
     }
 
@@ -598,55 +588,8 @@ impl Pinned {
     ///
     /// When a field is not inside a row, or its column is not as long as all its values.
     pub fn gather(&self, fields: &[Field], columns: &mut [&mut [u8]]) {
-        assert_eq!(fields.len(), columns.len(), "a column for each field");
-        for (field, column) in fields.iter().zip(columns.iter()) {
-            let inside = field.offset.checked_add(field.bytes);
-            assert!(inside.is_some_and(|end| end <= self.slab.row_bytes), "{field:?}");
-            assert_eq!(field.bytes.checked_mul(self.len()), Some(column.len()), "{field:?}");
-        }
-        // A block of rows at a time and in it field by field, so that what is the same for all values
-        // of a field is decided once for many, while the rows are still near.
-        let blocks = || self.rows.chunks(AHEAD);
-        let ask_for = |rows: &[u32]| rows.iter().for_each(|row| self.slab.prefetch(*row));
-        blocks().next().into_iter().for_each(ask_for);
-        let mut first = 0;
-        for (rows, next) in blocks().zip(blocks().skip(1).map(Some).chain([None])) {
-            next.into_iter().for_each(ask_for);
-            let block = first..first + rows.len();
-            for (field, column) in fields.iter().zip(columns.iter_mut()) {
-                let range = block.start * field.bytes..block.end * field.bytes;
-                self.copy(block.clone(), *field, &mut column[range]);
-            }
-            first = block.end;
-        }
-    }
-
-    /// Copies a field of these of the rows.
-    fn copy(&self, rows: Range<usize>, field: Field, column: &mut [u8]) {
-        match field.bytes {
-            0 => {}
-            1 => self.copy_few::<1>(rows, field, column),
-            2 => self.copy_few::<2>(rows, field, column),
-            4 => self.copy_few::<4>(rows, field, column),
-            8 => self.copy_few::<8>(rows, field, column),
-            12 => self.copy_few::<12>(rows, field, column),
-            16 => self.copy_few::<16>(rows, field, column),
-            24 => self.copy_few::<24>(rows, field, column),
-            32 => self.copy_few::<32>(rows, field, column),
-            bytes => {
-                for (row, to) in rows.zip(column.chunks_exact_mut(bytes)) {
-                    to.copy_from_slice(&self.row(row)[field.offset..field.offset + bytes]);
-                }
-            }
-        }
-    }
-
-    /// As [`Pinned::copy`] for a size that the compiler knows: a few instructions for each, not a call.
-    fn copy_few<const BYTES: usize>(&self, rows: Range<usize>, field: Field, column: &mut [u8]) {
-        let (values, _) = column.as_chunks_mut::<BYTES>();
-        for (row, to) in rows.zip(values) {
-            to.copy_from_slice(&self.row(row)[field.offset..field.offset + BYTES]);
-        }
+        let start = |at: usize| self.slab.address(self.rows[at]);
+        gather(self.len(), self.slab.row_bytes, start, |at| self.row(at), fields, columns);
     }
 }
 
@@ -753,32 +696,6 @@ mod tests {
         let slab = slab(1);
         let writer = slab.try_reserve(1);
         let _ = slab.pin(vec![writer.rows()[0]]);
-    }
-
-    #[test]
-    fn gathers_fields_of_every_size() {
-        let sizes = [0, 1, 4, 8, 16, 23];
-        let slab = Arc::new(Slab::new(100, sizes.iter().sum()).unwrap());
-        let mut rows = Vec::new();
-        for number in 0..100u8 {
-            let mut writer = slab.try_reserve(1);
-            writer.row_mut(0).fill(number);
-            rows.extend(writer.publish());
-        }
-        let order: Vec<u32> = (0..300).map(|draw| rows[draw * 7 % 100]).collect();
-        let pinned = slab.pin(order);
-        let mut offset = 0;
-        let fields = sizes.map(|bytes| {
-            offset += bytes;
-            Field { offset: offset - bytes, bytes }
-        });
-        let mut columns = sizes.map(|bytes| vec![255; bytes * 300]);
-        let mut targets: Vec<&mut [u8]> = columns.iter_mut().map(Vec::as_mut_slice).collect();
-        pinned.gather(&fields, &mut targets);
-        for (bytes, column) in sizes.into_iter().zip(&columns) {
-            let expected = (0..300).flat_map(|draw| vec![(draw * 7 % 100) as u8; bytes]);
-            assert!(column.iter().copied().eq(expected), "{bytes} bytes");
-        }
     }
 
     /// Rows hold their own number; a snapshot reads each that there was just once, whatever happens

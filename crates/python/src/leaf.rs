@@ -170,6 +170,11 @@ fn cast<const FROM: usize, const TO: usize>(
 }
 
 impl Source {
+    /// Whether the value is cast in its copy.
+    pub fn is_cast(&self) -> bool {
+        matches!(self.bytes, Bytes::Cast { .. })
+    }
+
     /// The first `len` bytes, of a value that is not cast in its copy.
     ///
     /// # Safety
@@ -201,7 +206,7 @@ impl Source {
         // The common sizes as constants: each copy is then a few instructions, not a call.
         match bytes {
             0 => {}
-            bytes if matches!(self.bytes, Bytes::Cast { .. }) => {
+            bytes if self.is_cast() => {
                 // SAFETY: the caller's promise.
                 unsafe { self.copy_each_to_rows(offset, bytes, rows, stride, column) };
             }

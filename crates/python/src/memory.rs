@@ -5,6 +5,7 @@
 
 use std::cell::UnsafeCell;
 
+use echoic_memory::roomy;
 use echoic_memory::sync::Mutex;
 use pyo3::prelude::*;
 
@@ -26,11 +27,11 @@ impl Memory {
     /// Zeroed memory of at least this size.
     pub fn new(py: Python<'_>, bytes: usize) -> PyResult<Py<Self>> {
         let count = bytes.div_ceil(64).max(1);
-        let mut lines = Vec::new();
-        lines.try_reserve_exact(count).map_err(|_| {
+        let mut lines = roomy(count);
+        if lines.capacity() < count {
             let message = format!("there is no memory for {bytes} bytes");
-            pyo3::exceptions::PyMemoryError::new_err(message)
-        })?;
+            return Err(pyo3::exceptions::PyMemoryError::new_err(message));
+        }
         lines.extend((0..count).map(|_| UnsafeCell::new(Line([0; 64]))));
         Py::new(py, Self { lines: lines.into() })
     }

@@ -2,6 +2,7 @@
 //!
 //! One of plain vectors takes a way of its own, without conversions and lists.
 
+use echoic_memory::gather::copy_past_caches;
 use echoic_memory::row_ring::RowReservation;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -15,6 +16,8 @@ use crate::sources::DETACH_BYTES;
 
 /// Rows are written this many bytes at a time, field by field: few enough that they stay near.
 const BLOCK_BYTES: usize = 16 << 10;
+/// From this size on values are written past the caches: a buffer of such rows does not fit in them.
+const PAST_CACHES: usize = 4 << 10;
 /// How many bytes are written at once, at most: so that memory which was changed is noticed between them.
 pub const MOST_BYTES: usize = 8 << 20;
 
@@ -216,6 +219,15 @@ impl Form {
             for source in sources {
                 let place = self.layout.fields()[source.leaf];
                 let offset = first * place.bytes;
+                if place.bytes >= PAST_CACHES && !source.is_cast() {
+                    let end = offset + rows.len() / row_bytes * place.bytes;
+                    // SAFETY: the caller's promise.
+                    let values = unsafe { source.bytes(end) }[offset..].chunks_exact(place.bytes);
+                    for (row, value) in rows.chunks_exact_mut(row_bytes).zip(values) {
+                        copy_past_caches(value, &mut row[place.offset..place.offset + place.bytes]);
+                    }
+                    continue;
+                }
                 // SAFETY: the caller's promise.
                 unsafe {
                     source.copy_to_rows(offset, place.bytes, rows, row_bytes, place.offset);
