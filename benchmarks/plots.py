@@ -32,6 +32,7 @@ _COLOURS = {
     "flashbax": "#db2777",
     "stable-baselines3": "#4d7c0f",
     "torchrl": "#dc2626",
+    "tianshou": "#0f766e",
     "mp.Queue": "#65a30d",
     "ray": "#0284c7",
     "TransferQueue": "#7c3aed",

@@ -26,13 +26,15 @@ BETA = 0.4
 class Plan:
     """A buffer: the kind of its transitions, how many it holds, and how they are drawn.
 
-    ``hot`` is how many are in memory, where the others are in a file; otherwise it is 0.
+    ``hot`` is how many are in memory, where the others are in a file; otherwise it is 0. ``length``
+    is how many consecutive steps are drawn together, if above 1: a batch then has windows.
     """
 
-    kind: Literal["small", "image"]
+    kind: Literal["small", "steps", "image"]
     capacity: int
     prioritized: bool = False
     hot: int = 0
+    length: int = 1
 
 
 class Store(Protocol):

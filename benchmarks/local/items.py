@@ -35,6 +35,12 @@ def small(numbers: Array) -> Tree:
     }
 
 
+def steps(numbers: Array) -> Tree:
+    """The same in episodes of 500 steps."""
+    none = np.zeros(len(numbers), np.bool_)
+    return {**small(numbers), "terminated": numbers % 500 == 499, "truncated": none}
+
+
 def image(numbers: Array) -> Tree:
     """56 kB: a stack of four frames, what came of an action, and the stack after it."""
     return {
@@ -53,11 +59,11 @@ def _rest(numbers: Array) -> Tree:
     }
 
 
-_KINDS: dict[str, Callable[[Array], Tree]] = {"small": small, "image": image}
+_KINDS: dict[str, Callable[[Array], Tree]] = {"small": small, "steps": steps, "image": image}
 
 
 class Rows(Items):
-    """The transitions of a kind: ``small`` or ``image``."""
+    """The transitions of a kind: ``small``, ``steps`` or ``image``."""
 
     def columns(self, numbers: Array) -> Tree:
         """Return the transitions with these numbers."""
@@ -65,7 +71,7 @@ class Rows(Items):
 
     def numbers(self, data: Tree) -> Array:
         """Read the number of every row."""
-        if self.kind == "small":
+        if self.kind != "image":
             return np.asarray(data["actions"]).reshape(-1).astype(np.int64)
         heads = np.asarray(data["obs"]).reshape(len(data["obs"]), -1)[:, :8]
         return np.ascontiguousarray(heads).view(np.int64).reshape(-1)

@@ -47,6 +47,9 @@ class EchoicLocal(Engine, Echoic):
                 hot_capacity=plan.hot,
             )
             return Buffer(buffer, plan, buffer.sample, [buffer.close, folder.cleanup])
+        if plan.length > 1:
+            buffer = buffers.ReplayBuffer(Rows(plan.kind).example, plan.capacity, episodes=True)
+            return Buffer(buffer, plan, partial(buffer.sample_sequences, length=plan.length))
         if plan.kind == "small":
             buffer = rlox.ReplayBuffer(plan.capacity, 4, 1)
             return Buffer(buffer, plan, partial(buffers.ReplayBuffer.sample, buffer))

@@ -36,6 +36,8 @@ _FIRST_RATE = 100.0
 _CHECKED_BATCHES = 16
 # A peer refuses to draw more than it holds, which is little after the first pushes.
 _CHECKED_ROWS = 32
+# Six standard deviations of one uniform number from 0 to 1.
+_SPREAD = 1.75
 # Rows that are stored by one call while a buffer is filled.
 _FILL = 4096
 _FILL_IMAGES = 64
@@ -111,6 +113,44 @@ def samples(engine: Engine, *, plan: Plan, batch: int, seconds: float) -> Iterat
             rate = count / elapsed * 1e9
             draws.check(store.columns(drawn), batch)
             draws.check_distribution()
+            return Measurement(elapsed / count / 1e3)
+
+        yield measure
+
+
+@contextlib.contextmanager
+def sequences(engine: Engine, *, plan: Plan, batch: int, seconds: float) -> Iterator[Measure]:
+    """Draw windows of consecutive steps from a full buffer: µs a batch."""
+    items, rows = Rows(plan.kind), batch * plan.length
+    with contextlib.closing(engine.store(plan)) as store:
+        _fill(store, items, plan)
+        take = store.draws(batch)
+        rate = _FIRST_RATE
+
+        def check(drawn: Any) -> Any:
+            columns = {
+                name: np.asarray(column).reshape(rows, *items.example[name].shape)
+                for name, column in store.columns(drawn).items()
+                if name in items.example
+            }
+            numbers = checked(items, columns, rows, plan.capacity).reshape(batch, plan.length)
+            if (np.diff(numbers) != 1).any():
+                raise ContentError(f"windows with gaps: {numbers[0]}")
+            return numbers[:, 0]
+
+        def measure() -> Measurement:
+            nonlocal rate
+            firsts = [check(take()) for _ in range(_CHECKED_BATCHES)]
+            mean = float(np.mean(firsts)) / plan.capacity
+            if abs(mean - 0.5) > _SPREAD / (_CHECKED_BATCHES * batch) ** 0.5:
+                raise ContentError(f"windows begin at {mean:.3f} of the buffer on average")
+            count = max(1, round(rate * seconds))
+            start = time.perf_counter_ns()
+            for _ in itertools.repeat(None, count):
+                drawn = take()
+            elapsed = time.perf_counter_ns() - start
+            rate = count / elapsed * 1e9
+            check(drawn)
             return Measurement(elapsed / count / 1e3)
 
         yield measure

@@ -44,6 +44,7 @@ def workloads(quick: bool) -> list[Workload]:
         _sample("sample_small_100k", Plan("small", few), seconds),
         _sample("sample_small_1m", Plan("small", many), seconds, Target("value", at_most=8.0)),
         _sample("sample_images", Plan("image", images), seconds, Target("value", at_most=2500.0)),
+        _sequences(Plan("steps", few, length=32), seconds),
         _sample_mapped(Plan("image", max(256, images // 4), hot=images // 40), seconds),
         _priorities("prioritized_100k", few, seconds),
         _priorities("prioritized_1m", many, seconds, Target("value", at_most=40.0)),
@@ -116,6 +117,22 @@ def _sample(name: str, plan: Plan, seconds: float, *more: Target) -> Workload:
         parameters=_parameters(plan, seconds, batch_size=_BATCH),
         targets=(*more, Target("ratio_to_bound", at_least=0.8 if plan.kind == "image" else 0.66)),
         steady=plan.kind == "image",
+    )
+
+
+def _sequences(plan: Plan, seconds: float) -> Workload:
+    windows = 64
+    return Workload(
+        name="sample_sequences",
+        kind="local",
+        what=f"{windows} windows of {plan.length} consecutive steps of {plan.capacity} {_SMALL} in "
+        "episodes of 500",
+        unit="us",
+        better="lower",
+        session=partial(stores.sequences, plan=plan, batch=windows, seconds=seconds),
+        bound_name=_GATHER,
+        bound=_gather(plan, seconds, batch=windows * plan.length),
+        parameters=_parameters(plan, seconds, batch_size=windows),
     )
 
 
@@ -295,8 +312,8 @@ def _copy(nbytes: int, seconds: float) -> Session:
     return any_engine(partial(probes.copies, nbytes, sources=1, targets=1, seconds=seconds))
 
 
-def _gather(plan: Plan, seconds: float) -> Session:
-    return any_engine(partial(probes.gathers, plan, batch=_BATCH, seconds=seconds))
+def _gather(plan: Plan, seconds: float, batch: int = _BATCH) -> Session:
+    return any_engine(partial(probes.gathers, plan, batch=batch, seconds=seconds))
 
 
 def _gather_limit(plan: Plan, seconds: float) -> limits.Fields:

@@ -62,6 +62,15 @@ PEERS = (
     Peer("flashbax", "0.1.3", "benchmarks.peers.flashbax", ("local",), heavy=True),
     Peer("stable-baselines3", "2.9.2", "benchmarks.peers.sb3", ("local",), heavy=True),
     Peer("torchrl", "0.14.1", "benchmarks.peers.torchrl", ("local",), heavy=True),
+    # It names the Pythons that it runs on.
+    Peer(
+        "tianshou",
+        "2.0.1",
+        "benchmarks.peers.tianshou",
+        ("local",),
+        pythons=("3.11", "3.12", "3.13"),
+        heavy=True,
+    ),
     # Queues for rollouts. That of multiprocessing is what others write without a framework, and one
     # that is an actor what they write on Ray; TransferQueue needs Ray, and torch too.
     Peer(

@@ -24,7 +24,7 @@ class Cpprb(Engine):
 
     def store(self, plan: Plan) -> Buffer:
         """Make a buffer of the columns as they are."""
-        if plan.hot:
+        if plan.hot or plan.length > 1:
             raise self.missing(f"buffer of this kind: {plan}")
         cpprb = importlib.import_module("cpprb")
         columns = {

@@ -1,7 +1,8 @@
 """Flashbax as an engine of one process, which has buffers of JAX arrays, on the processor.
 
 Its functions are compiled, and give their state's memory to the next one, as its users have them
-do. A batch is there when JAX has computed it, which is waited for. Integers of 64 bits have 32 in
+do. A batch is there when JAX has computed it, which is waited for. Windows are those of its
+trajectory buffer, which knows no ends of episodes. Integers of 64 bits have 32 in
 it, unless JAX is told otherwise.
 """
 
@@ -58,7 +59,11 @@ class Buffer:
 
     def extend(self, columns: Tree) -> None:
         """Add many."""
-        self._state = self._extend(self._state, {name: columns[name] for name in NAMES})
+        rows = {name: columns[name] for name in NAMES}
+        if self._plan.length > 1:
+            # Of one environment.
+            rows = {name: column[None] for name, column in rows.items()}
+        self._state = self._extend(self._state, rows)
         # Its caller may use the memory of the columns again.
         self._jax.block_until_ready(self._state)
 
@@ -108,6 +113,15 @@ class Buffer:
     def _functions(self, size: int, *, add_sequences: bool = False) -> Any:
         """The buffer's functions for batches of a size."""
         flashbax = importlib.import_module("flashbax")
+        if self._plan.length > 1:
+            return flashbax.make_trajectory_buffer(
+                add_batch_size=1,
+                sample_batch_size=size,
+                sample_sequence_length=self._plan.length,
+                period=1,
+                min_length_time_axis=self._plan.length,
+                max_length_time_axis=self._plan.capacity,
+            )
         settings = {
             "max_length": self._plan.capacity,
             "min_length": 1,

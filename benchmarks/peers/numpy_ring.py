@@ -73,6 +73,8 @@ class Ring:
         }
         self._arrays = tuple(self._columns[name] for name in NAMES)
         self._capacity = plan.capacity
+        self._length = plan.length
+        self._firsts: Array | None = None
         self._next = self._size = 0
         self._rng = np.random.default_rng(20)
 
@@ -98,7 +100,17 @@ class Ring:
 
     def sample(self, size: int) -> Tree:
         """Gather each column."""
-        return self._rows(self._rng.integers(0, self._size, size))
+        if self._length == 1:
+            return self._rows(self._rng.integers(0, self._size, size))
+        if self._firsts is None:
+            # Where a window can begin, as long as nothing is stored.
+            ended = np.cumsum(self._columns["terminated"][: self._size])
+            whole = (
+                np.append(0, ended)[: self._size - self._length + 1] == ended[self._length - 2 : -1]
+            )
+            self._firsts = np.flatnonzero(whole)
+        firsts = self._firsts[self._rng.integers(0, len(self._firsts), size)]
+        return self._rows(firsts[:, None] + np.arange(self._length))
 
     def columns(self, drawn: Tree) -> Tree:
         """Return what was drawn."""
@@ -128,6 +140,7 @@ class Ring:
         return {name: array[index] for name, array in self._columns.items()}
 
     def _moved(self, rows: int) -> None:
+        self._firsts = None
         self._next = (self._next + rows) % self._capacity
         self._size = min(self._capacity, self._size + rows)
 

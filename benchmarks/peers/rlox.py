@@ -41,6 +41,8 @@ class Rlox(Engine):
             folder = tempfile.TemporaryDirectory()
             path = str(Path(folder.name) / "cold.bin")
             return Mapped(native.MmapReplayBuffer(plan.hot, *sizes, path), plan, folder)
+        if plan.length > 1:
+            return Sequences(native.SequenceReplayBuffer(*sizes), plan)
         return Buffer(native.ReplayBuffer(*sizes), plan)
 
     def call(self, case: Case) -> Callable[[], Any]:
@@ -94,7 +96,7 @@ class Buffer:
         self._plan = plan
         self._example = Rows(plan.kind).example
         self._seeds = itertools.count()
-        self.push = buffer.push if plan.kind == "small" else self._push_image
+        self.push = buffer.push if plan.kind != "image" else self._push_image
         self.update = getattr(buffer, "update_priorities", None)
 
     def extend(self, columns: Tree) -> None:
@@ -173,6 +175,28 @@ class Prioritized(Buffer):
             strict=True,
         ):
             self._buffer.push(*row, priority=1.0)
+
+
+class Sequences(Buffer):
+    """A buffer of sequences, which takes one transition a call."""
+
+    def extend(self, columns: Tree) -> None:
+        """Push all rows."""
+        for row in zip(
+            columns["obs"],
+            columns["next_obs"],
+            columns["actions"],
+            columns["rewards"].tolist(),
+            columns["terminated"].tolist(),
+            columns["truncated"].tolist(),
+            strict=True,
+        ):
+            self._buffer.push(*row)
+
+    def draws(self, size: int) -> Callable[[], Tree]:
+        """Draw windows, with one seed after the other."""
+        sample, length = self._buffer.sample_sequences, self._plan.length
+        return map(sample, *map(itertools.repeat, (size, length)), self._seeds).__next__
 
 
 class Collector:

@@ -28,7 +28,7 @@ class StableBaselines(Engine):
 
     def store(self, plan: Plan) -> Buffer:
         """Make a buffer."""
-        if plan.hot or plan.prioritized:
+        if plan.hot or plan.prioritized or plan.length > 1:
             raise self.missing(f"buffer of this kind: {plan}")
         return Buffer(plan)
 

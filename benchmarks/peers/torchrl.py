@@ -42,10 +42,14 @@ class Buffer:
         self._torch = importlib.import_module("torch")
         self._tree = importlib.import_module("tensordict").TensorDict
         self._prioritized = plan.prioritized
+        self._length = plan.length
         storage = data.LazyTensorStorage(plan.capacity)
         # Its buffers that add indices to the data take twice as long.
         if plan.prioritized:
             self._buffer = data.PrioritizedReplayBuffer(alpha=ALPHA, beta=BETA, storage=storage)
+        elif plan.length > 1:
+            sampler = data.SliceSampler(slice_len=plan.length, end_key="terminated")
+            self._buffer = data.ReplayBuffer(storage=storage, sampler=sampler)
         else:
             self._buffer = data.ReplayBuffer(storage=storage)
 
@@ -62,7 +66,8 @@ class Buffer:
     def draws(self, size: int) -> Callable[[], Any]:
         """Draw by torch's generator."""
         if not self._prioritized:
-            return partial(self._buffer.sample, size)
+            # It counts the steps of its slices.
+            return partial(self._buffer.sample, size * self._length)
         sample = partial(self._buffer.sample, size, return_info=True)
 
         def draw() -> Tree:
