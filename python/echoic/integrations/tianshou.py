@@ -49,6 +49,12 @@ class ReplayBuffer(data.ReplayBuffer):
         SpecError: If an observation or action has not the shape and dtype of the first one.
     """
 
+    # What Tianshou's buffers have.
+    stack_num: int
+    _meta: Any
+    _size: int
+    _insertion_idx: int
+
     # For each sub-buffer one with its last transitions; made with the first one.
     _stores: list[Store]
     # The keys whose values are in the stores.
@@ -80,6 +86,15 @@ class ReplayBuffer(data.ReplayBuffer):
         self._positions[index] = positions
         self._put_columns(index, values, many)
         return index, returns, length, start
+
+    def sample_indices(self, batch_size: int | None) -> NDArray[Any]:
+        """Draw indices: the same as Tianshou's with this seed."""
+        if batch_size and batch_size > 0 and self._size and not self._sample_avail:
+            # What `choice` does, without its checks.
+            indices = self._random_state.randint(0, self._size, batch_size)
+        else:
+            indices = super().sample_indices(batch_size)
+        return np.asarray(indices)
 
     def get(
         self, index: Any, key: str, default_value: Any = None, stack_num: int | None = None
@@ -117,8 +132,11 @@ class ReplayBuffer(data.ReplayBuffer):
             to["obs_next"] = rows["obs_next"]
         else:
             to["obs_next"] = self.get(index, "obs_next", Batch())
-        to["info"] = self.get(index, "info", Batch())
-        to["policy"] = self.get(index, "policy", Batch())
+        for key in ("info", "policy"):
+            if self.stack_num == 1:
+                to[key] = _row(columns[key], index) if key in columns else Batch()
+            else:
+                to[key] = self.get(index, key, Batch())
         for key in columns.keys() - to.keys():
             to[key] = columns[key][index]
         return batch
@@ -260,7 +278,7 @@ class ReplayBuffer(data.ReplayBuffer):
 
     def _make_stores(self, values: dict[str, Any], many: bool) -> None:
         values = {key: value for key, value in values.items() if _is_numbers(value)}
-        self._fields = values.keys()
+        self._fields = dict.fromkeys(values).keys()
         example = _plain(_row(values, 0) if many else values)
         sizes = np.diff(self.subbuffer_edges).tolist() if values else []
         self._stores = [Store(example, size, seed=0) for size in sizes]
@@ -270,7 +288,7 @@ class ReplayBuffer(data.ReplayBuffer):
     def _move_rows(self) -> None:
         """Move observations and actions from Tianshou's columns into new stores."""
         columns = dict(self._meta.__dict__)
-        if "obs" in columns and _is_numbers(columns["obs"]):
+        if not columns.keys().isdisjoint(_STORED):
             self._make_stores({key: columns[key] for key in _STORED if key in columns}, many=True)
             rows = {key: _plain(columns.pop(key)) for key in self._fields}
             self._meta = _batch(columns)
@@ -351,16 +369,48 @@ class VectorReplayBuffer(ReplayBuffer, data.VectorReplayBuffer):
         rewards, dones = values["rew"], values["done"]
         states = []
         for at, owner in enumerate(owners):
-            buffer, offset = self.buffers[owner], self._offset[owner]
-            index, returns, length, start = buffer._update_state_pre_add(rewards[at], dones[at])
-            states.append((index + offset, returns, length, start + offset))
-            self.last_index[owner] = index + offset
-            self._lengths[owner] = len(buffer)
-        indices, *numbers = (np.array(column) for column in zip(*states, strict=True))
+            states.append(self._advance(owner, rewards[at], dones[at]))
+        indices, returns, lengths, starts = map(np.array, zip(*states, strict=True))
         self._positions[indices] = positions
         self._put_columns(indices, values, many=True)
-        returns, lengths, starts = numbers
         return indices, returns, lengths, starts
+
+    def sample_indices(self, batch_size: int | None) -> NDArray[Any]:
+        """Draw indices: the same as Tianshou's with this seed, grouped by environment."""
+        if not batch_size or batch_size < 0 or self._sample_avail or not self._lengths.any():
+            return np.asarray(super(ReplayBuffer, self).sample_indices(batch_size))
+        # What `choice` does with these probabilities, without its checks.
+        edges = (self._lengths / self._lengths.sum()).cumsum()
+        draws = self._random_state.random_sample(batch_size)
+        owners = (edges / edges[-1]).searchsorted(draws, side="right")
+        counts = np.bincount(owners, minlength=self.buffer_num).tolist()
+        return np.concatenate(
+            [
+                buffer._random_state.randint(0, buffer._size, count) + offset
+                for buffer, count, offset in zip(self.buffers, counts, self._offset, strict=True)
+                if count
+            ]
+        )
+
+    def _advance(self, owner: int, reward: Any, done: Any) -> tuple[Any, Any, int, Any]:
+        """Count a step of an environment, as `_update_state_pre_add` of its buffer does.
+
+        Attributes are set in its dict, since each assignment to the buffer is checked.
+        """
+        buffer, offset = self.buffers[owner].__dict__, self._offset[owner]
+        index, start = buffer["_insertion_idx"], buffer["_ep_start_idx"]
+        size = buffer["maxsize"]
+        buffer["last_index"][0] = index
+        following = buffer["_insertion_idx"] = (index + 1) % size
+        self._lengths[owner] = buffer["_size"] = min(buffer["_size"] + 1, size)
+        self.last_index[owner] = index + offset
+        total, length = buffer["_ep_return"] + reward, buffer["_ep_len"] + 1
+        if done:
+            buffer["_ep_return"], buffer["_ep_len"], buffer["_ep_start_idx"] = 0.0, 0, following
+        else:
+            buffer["_ep_return"], buffer["_ep_len"] = total, length
+            total, length = np.zeros_like(total) if np.ndim(total) else 0.0, 0
+        return index + offset, total, length, start + offset
 
     def update(self, buffer: data.ReplayBuffer) -> NDArray[Any]:
         """Refuse: there is no saying whose transitions they are, as in Tianshou's."""
@@ -457,37 +507,43 @@ class TableReplayBuffer(data.ReplayBuffer):
 
 def _is_numbers(tree: Any) -> bool:
     """Return whether a store can have these values."""
-    if isinstance(tree, Batch):
+    if tree.__class__ is Batch:
         return bool(tree.__dict__) and all(map(_is_numbers, tree.__dict__.values()))
     return isinstance(tree, np.ndarray | np.generic) and tree.dtype.kind in "biuf"
 
 
 def _plain(tree: Any) -> Any:
     """Return a tree of dicts for one of batches."""
-    if isinstance(tree, Batch):
+    if tree.__class__ is Batch:
         tree = tree.__dict__
-    return {key: _plain(value) for key, value in tree.items()} if isinstance(tree, dict) else tree
+    if tree.__class__ is dict:
+        return {key: _plain(value) for key, value in tree.items()}
+    return tree
 
 
 def _row(tree: Any, at: Any) -> Any:
     """Return the row, or the rows, at these places of all arrays."""
-    if isinstance(tree, dict):
-        return {key: _row(value, at) for key, value in tree.items()}
-    if isinstance(tree, Batch) and not tree.__dict__:
-        return tree
-    return tree[at]
+    if tree.__class__ is dict:
+        return {
+            key: value[at] if value.__class__ is np.ndarray else _row(value, at)
+            for key, value in tree.items()
+        }
+    if tree.__class__ is Batch:
+        return _batch({key: _row(value, at) for key, value in tree.__dict__.items()})
+    return None if tree is None else tree[at]
 
 
 def _map(function: Any, tree: Any) -> Any:
     """Return a batch for a tree, with the results for its arrays."""
-    if isinstance(tree, dict | Batch):
+    tree = _plain(tree)
+    if tree.__class__ is dict:
         return _batch({key: _map(function, value) for key, value in tree.items()})
     return function(tree)
 
 
 def _batch(tree: Any) -> Any:
     """Return a batch for a dict, without a copy."""
-    if not isinstance(tree, dict):
+    if tree.__class__ is not dict:
         return tree
     batch = Batch()
     batch.__dict__.update((key, _batch(value)) for key, value in tree.items())
@@ -501,10 +557,10 @@ def _assign(columns: Any, index: NDArray[Any], values: dict[str, Any]) -> bool:
         return False
     for key, value in values.items():
         column = own[key]
-        if isinstance(column, Batch) or isinstance(value, Batch):
-            both = isinstance(column, Batch) and isinstance(value, Batch)
-            if not (both and _assign(column, index, value.__dict__)):
+        if column.__class__ is not Batch:
+            if value.__class__ is Batch:
                 return False
-        else:
             column[index] = value
+        elif value.__class__ is not Batch or not _assign(column, index, value.__dict__):
+            return False
     return True

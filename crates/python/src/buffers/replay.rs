@@ -532,9 +532,8 @@ impl ReplayBuffer {
         let Some(first) = buffers.first() else {
             return Err(wrong("expected at least one buffer, got none".into()));
         };
-        let alike = |other: &&Self| {
-            other.form.frames.is_none() && other.form.leaf_texts() == first.form.leaf_texts()
-        };
+        let alike =
+            |other: &&Self| other.form.frames.is_none() && other.form.layout == first.form.layout;
         if !buffers.iter().all(alike) {
             return Err(wrong("expected buffers with the same fields, all stored".into()));
         }
