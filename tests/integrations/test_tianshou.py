@@ -25,6 +25,7 @@ from tianshou.algorithm.modelfree.reinforce import ProbabilisticActorPolicy
 from tianshou.algorithm.modelfree.sac import AutoAlpha, SACPolicy
 from tianshou.algorithm.optim import AdamOptimizerFactory
 from tianshou.data import Batch, Collector
+from tianshou.data.collector import EpisodeRolloutHookMCReturn
 from tianshou.env import DummyVectorEnv
 from tianshou.exploration import GaussianNoise
 from tianshou.trainer import OffPolicyTrainerParams, OnPolicyTrainerParams
@@ -426,6 +427,24 @@ def train(make: Any, env: str, buffer: Any, steps: int, test_episodes: int = 0) 
         )
     result = algorithm.run_training(params)
     return algorithm, result.best_reward
+
+
+def test_a_collector_with_a_hook_and_dict_observations_fills_the_same_buffer() -> None:
+    def make() -> gym.Env[Any, Any]:
+        return gym.wrappers.TimeAwareObservation(gym.make("CartPole-v1"), flatten=False)
+
+    both = pair("VectorReplayBuffer", 600)
+    for buffer in both:
+        envs = DummyVectorEnv([make for _ in range(3)])
+        envs.seed(4)
+        hook = EpisodeRolloutHookMCReturn()
+        collector = Collector(dqn().policy, envs, buffer, on_episode_done_hook=hook)
+        for at, space in enumerate(envs.action_space):
+            space.seed(at)
+        collector.collect(n_episode=10, random=True, reset_before_collect=True)
+    compare(*both)
+    assert set(both[0].obs.keys()) == {"obs", "time"}
+    assert both[0][np.arange(5)].mc_return_to_go.min() >= 1
 
 
 @pytest.mark.timeout(600)

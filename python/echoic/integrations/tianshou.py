@@ -350,7 +350,7 @@ class ReplayBuffer(data.ReplayBuffer):
 
 
 class VectorReplayBuffer(ReplayBuffer, data.VectorReplayBuffer):
-    """Replace ``tianshou.data.VectorReplayBuffer``, as :class:`ReplayBuffer` does for one."""
+    """Replace ``tianshou.data.VectorReplayBuffer``, as :class:`ReplayBuffer` replaces its own."""
 
     def add(
         self, batch: Any, buffer_ids: Any = None
@@ -413,11 +413,11 @@ class VectorReplayBuffer(ReplayBuffer, data.VectorReplayBuffer):
         return index + offset, total, length, start + offset
 
     def update(self, buffer: data.ReplayBuffer) -> NDArray[Any]:
-        """Refuse: there is no saying whose transitions they are, as in Tianshou's."""
+        """Refuse, as Tianshou does: the transitions would belong to no environment."""
         raise NotImplementedError("a buffer of several environments cannot be updated")
 
     def dropnull(self) -> None:
-        """Refuse: Tianshou cannot tell the environments apart afterwards."""
+        """Refuse: the rows that are left would belong to no environment."""
         raise NotImplementedError(
             "transitions of several environments cannot be dropped; see buffer.isnull()"
         )
