@@ -38,6 +38,27 @@ def test_the_last_transitions_come_out_as_they_went_in(fill, next_obs) -> None:
     assert set(buffer.sample(1000)["rewards"]) == set(range(40, 50))
 
 
+def test_rows_of_several_buffers_are_read_by_position(fill) -> None:
+    """What adapters use that address transitions by number."""
+    buffers = [ReplayBuffer(vectors(3, 1), 10, seed=1) for _ in range(3)]
+    for at, buffer in enumerate(buffers):
+        fill(buffer, range(100 * at, 100 * at + 15 - at))
+    owners, positions = np.array([2, 0, 0, 1, 2]), np.array([12, 5, 14, 13, 3])
+    rows = ReplayBuffer._rows(buffers, owners, positions)
+    assert rows["rewards"].tolist() == [212, 5, 14, 113, 203]
+    check_numbered(rows, rows["rewards"])
+    assert ReplayBuffer._rows(buffers[:1], [], [])["obs"].shape == (0, 3)
+    buffers[1].clear()
+    for owner, position in [(0, 4), (0, 15), (0, -1), (1, 13), (3, 5), (-1, 5)]:
+        with pytest.raises(ReplayError, match=f"position {position} of buffer {owner}"):
+            ReplayBuffer._rows(buffers, [owner], [position])
+    with pytest.raises(ReplayError, match="got 2 and 1"):
+        ReplayBuffer._rows(buffers, [0], [5, 6])
+    for wrong in ([], [buffers[0], ReplayBuffer(vectors(2, 1), 10)]):
+        with pytest.raises(ReplayError, match="buffer"):
+            ReplayBuffer._rows(wrong, [0], [5])
+
+
 def test_the_form_of_widths_has_the_dtypes_of_the_seed(fill) -> None:
     buffer = ReplayBuffer(vectors(3, 1), 10)
     fill(buffer, [1])

@@ -518,6 +518,67 @@ impl ReplayBuffer {
         PyTuple::new(py, [batch.into_any(), marks.into_pyobject(py)?.into_any()])
     }
 
+    /// The rows at these positions, each of the buffer with the number in `owners`; the first row that a buffer
+    /// ever had is at position 0. The buffers have the same fields.
+    #[staticmethod]
+    fn _rows<'py>(
+        py: Python<'py>,
+        buffers: Vec<Bound<'py, Self>>,
+        owners: &Bound<'py, PyAny>,
+        positions: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let wrong = |text: String| replay_error(py, text);
+        let buffers: Vec<&Self> = buffers.iter().map(Bound::get).collect();
+        let Some(first) = buffers.first() else {
+            return Err(wrong("expected at least one buffer, got none".into()));
+        };
+        let alike =
+            |other: &&Self| other.form.frames.is_none() && other.form.layout == first.form.layout;
+        if !buffers.iter().all(alike) {
+            return Err(wrong("expected buffers with the same fields, all stored".into()));
+        }
+        let (owners, positions) = (index_numbers(owners)?, index_numbers(positions)?);
+        if owners.len() != positions.len() {
+            let error = BufferError::lengths("positions", "owners", positions.len(), owners.len());
+            return Err(error.raise(py));
+        }
+        let readers: Vec<Reader<'_>> =
+            buffers.iter().map(|buffer| buffer.rows.ring().read()).collect();
+        let mut found = Vec::with_capacity(positions.len());
+        for (at, (owner, position)) in owners.iter().zip(&positions).enumerate() {
+            let reader = usize::try_from(*owner).ok().and_then(|owner| readers.get(owner));
+            let inside = u64::try_from(*position)
+                .ok()
+                .filter(|own| reader.is_some_and(|reader| reader.window().contains(own)));
+            found.push(inside.ok_or_else(|| {
+                wrong(format!("position {position} of buffer {owner} is not there (row {at})"))
+            })?);
+        }
+        let fields = first.form.layout.fields();
+        let axes = [found.len()];
+        let (batch, ()) = first.form.batch(py, &first.arena, &axes, &[], None, |columns| {
+            detached(py, bytes_in(columns), || {
+                let mut rest: Vec<&mut [u8]> =
+                    columns.iter_mut().map(|column| &mut **column).collect();
+                let mut done = 0;
+                for run in owners.chunk_by(|one, next| one == next) {
+                    let mut part = Vec::with_capacity(rest.len());
+                    for (column, field) in rest.iter_mut().zip(fields) {
+                        let (own, later) =
+                            std::mem::take(column).split_at_mut(run.len() * field.bytes);
+                        part.push(own);
+                        *column = later;
+                    }
+                    let end = done + run.len();
+                    readers[run[0] as usize].gather(&found[done..end], fields, &mut part);
+                    done = end;
+                }
+            });
+            Ok(())
+        })?;
+        Ok(batch)
+    }
+
     /// Path, dtype and shape of each leaf.
     fn _leaves(&self) -> Vec<(String, String, Vec<usize>)> {
         self.form.leaf_texts()
