@@ -3446,6 +3446,20 @@ class OfflineDataset:
             SpecError: ``out`` is not like a batch.
         """
 
+    def _steps(self, first: int, n: int) -> dict[str, Any]:
+        """Copy steps in the order of the data set.
+
+        Args:
+            first: The first step.
+            n: How many.
+
+        Returns:
+            Arrays with ``n`` rows, as of :meth:`sample`.
+
+        Raises:
+            ReplayError: There are no such steps.
+        """
+
     @property
     def num_episodes(self) -> int:
         """How many episodes there are, with one at the end that has no end."""

@@ -432,7 +432,7 @@ def test_parquet_columns_that_are_no_rows_of_numbers_are_refused(tmp_path: Path)
     with pytest.raises(SpecError, match="expected `actions`"):
         OfflineDataset.from_parquet(path)
     path.write_bytes(b"PAR1" + bytes(40))
-    with pytest.raises(SpecError, match="expected intact Parquet files"):
+    with pytest.raises(SpecError, match="expected an intact Parquet file"):
         OfflineDataset.from_parquet(path)
     with pytest.raises(SpecError, match="got none in"):
         OfflineDataset.from_parquet([])
