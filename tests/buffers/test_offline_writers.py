@@ -112,7 +112,7 @@ def test_an_unfinished_episode_is_the_last() -> None:
     dataset = OfflineDataset(obs, obs + 1, np.zeros(5, int), np.ones(5), none, none)
     (episode,) = dataset.episodes()
     assert episode["obs"].ravel().tolist() == [0, 1, 2, 3, 4, 5]
-    assert not (episode["terminated"].any() or episode["truncated"].any())
+    assert not (episode["terminated"] | episode["truncated"]).any()
 
 
 def test_steps_that_do_not_follow_each_other_are_no_episodes() -> None:

@@ -221,12 +221,7 @@ impl OfflineDataset {
     ///
     /// Raises:
     ///     ReplayError: There are no such steps.
-    fn _steps<'py>(
-        &self,
-        py: Python<'py>,
-        first: usize,
-        n: usize,
-    ) -> PyResult<Bound<'py, PyDict>> {
+    fn _steps<'py>(&self, py: Python<'py>, first: usize, n: usize) -> PyResult<Bound<'py, PyDict>> {
         let len = self.dataset.len();
         if n == 0 || first > len || n > len - first {
             let text = format!("expected steps below {len}, got {n} from {first} on");
