@@ -31,14 +31,20 @@ def read_rlds(
     source: Any, cache_dir: str | os.PathLike[str] | None, extras: Sequence[str]
 ) -> dict[str, Any]:
     """Return the arrays of the episodes."""
-    name = type(source).__name__
+    name, folder = type(source).__name__, None
     if isinstance(source, (str, os.PathLike)):
-        source, name = _builder(Path(source))
+        folder = Path(source)
+        source, name = _builder(folder)
 
     def episodes() -> Iterator[tuple[str, dict[str, Any]]]:
         total = len(source) if hasattr(source, "__len__") else None
-        for number, episode in enumerate(each(source, total)):
-            yield f"episode {number}", _columns(episode, extras, f"episode {number}")
+        try:
+            for number, episode in enumerate(each(source, total)):
+                yield f"episode {number}", _columns(episode, extras, f"episode {number}")
+        except Exception as error:  # each kind of file and each decoder can fail in its own way
+            if folder is None or isinstance(error, SpecError):
+                raise
+            raise SpecError(f"{folder}: expected intact records: {error}") from error
 
     return collect(lambda: blocks_of(episodes(), extras), cache_dir, f"RLDS episodes of {name}")
 
