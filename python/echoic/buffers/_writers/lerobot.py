@@ -183,7 +183,7 @@ def _feature(name: str, values: np.ndarray[Any, Any]) -> dict[str, Any]:
         raise SpecError(f"`{name}`: {text}, got {values.dtype}{list(shape)}")
     if _is_image(values):
         return {"dtype": "image", "shape": shape, "names": ["height", "width", "channels"]}
-    # LeRobot stores one element as a number; a name tells it from one.
+    # LeRobot stores one element as a number. A name says that it is an array.
     names = ["0"] if shape == (1,) else None
     return {"dtype": str(values.dtype), "shape": shape or (1,), "names": names}
 
