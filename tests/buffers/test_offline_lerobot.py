@@ -263,7 +263,7 @@ def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_damaged_file_is_an_error_or_harmless(tmp_path_factory: Any, data: Any) -> None:
     root = folder(tmp_path_factory.mktemp("damaged"))
     names = ("meta/info.json", "data/chunk-000/file-000.parquet")

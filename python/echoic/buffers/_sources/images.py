@@ -109,13 +109,17 @@ class Video:
                 raise SpecError(f"{self.path}: expected a video, got a file without one")
             stream = self._container.streams.video[0]
             stream.thread_type = "AUTO"
+            # Before a frame of any size is decoded, and again, since frames may differ.
+            self._check((stream.height, stream.width))
             for frame in self._container.decode(stream):
-                got = (frame.height, frame.width)
-                if got != self._shape[:2]:
-                    text = f"expected frames of {self._shape[:2]}, got {got}"
-                    raise SpecError(f"{self.path}: {text}")
+                self._check((frame.height, frame.width))
                 if frame.time is None:
                     raise SpecError(f"{self.path}: expected frames with times")
                 yield frame
         except self._av.error.FFmpegError as error:
             raise SpecError(f"{self.path}: expected an intact MP4 video: {error}") from error
+
+    def _check(self, size: tuple[int, int]) -> None:
+        if size != self._shape[:2]:
+            text = f"expected frames of {self._shape[:2]}, got {size}"
+            raise SpecError(f"{self.path}: {text}")
