@@ -3446,19 +3446,7 @@ class OfflineDataset:
             SpecError: ``out`` is not like a batch.
         """
 
-    def _steps(self, first: int, n: int) -> dict[str, Any]:
-        """Copy steps in the order of the data set.
-
-        Args:
-            first: The first step.
-            n: How many.
-
-        Returns:
-            Arrays with ``n`` rows, as of :meth:`sample`.
-
-        Raises:
-            ReplayError: There are no such steps.
-        """
+    def _steps(self, first: int, n: int) -> dict[str, Any]: ...
 
     @property
     def num_episodes(self) -> int:

@@ -12,6 +12,7 @@ from echoic.buffers import OfflineDataset
 from echoic.errors import SpecError
 from episodic import all_same, data_sets, same
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 pytestmark = pytest.mark.nightly
 
@@ -191,6 +192,28 @@ def test_a_damaged_saved_data_set_is_refused(tmp_path: Path) -> None:
         OfflineDataset.from_huggingface(tmp_path / "saved")
 
 
+def damaged(data: Any, file: Path) -> None:
+    """Change a few bytes of a file."""
+    content = bytearray(file.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    file.write_bytes(content)
+
+
+@given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_damaged_arrow_file_is_an_error_or_harmless(tmp_path_factory: Any, data: Any) -> None:
+    folder = tmp_path_factory.mktemp("damaged") / "saved"
+    hugging_face().save_to_disk(folder)
+    (file,) = folder.glob("*.arrow")
+    damaged(data, file)
+    try:
+        read = OfflineDataset.from_huggingface(folder, extras=["goal"])
+    except SpecError:
+        return
+    assert read.sample(8)["rewards"].shape == (8,)
+
+
 # Videos of LeRobot.
 
 VIDEO = {"dtype": "video", "shape": [32, 48, 3], "names": ["height", "width", "channels"]}
@@ -291,6 +314,19 @@ def test_damaged_and_hostile_videos_are_named(tmp_path: Path) -> None:
     video.unlink()
     with pytest.raises(SpecError, match=r"file-002.mp4: expected this video"):
         OfflineDataset.from_lerobot(tmp_path)
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_damaged_video_is_an_error_or_harmless(tmp_path_factory: Any, data: Any) -> None:
+    root = tmp_path_factory.mktemp("damaged")
+    with_videos(root)
+    damaged(data, root / "videos" / "observation.images.a" / "chunk-000" / "file-000.mp4")
+    try:
+        read = OfflineDataset.from_lerobot(root)
+    except SpecError:
+        return
+    assert read.sample(8)["obs"]["images"]["a"].shape == (8, 32, 48, 3)
 
 
 @pytest.mark.parametrize(

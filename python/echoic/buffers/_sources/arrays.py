@@ -227,7 +227,7 @@ def _write(folder: Path, blocks: Iterator[Mapping[str, Any]], source: str) -> No
                     files[name] = (unfinished / f"{len(files)}.npy").open("wb")
                     files[name].write(bytes(_HEADER))
                     examples[name], counts[name] = rows[:0], 0
-                files[name].write(np.ascontiguousarray(rows).tobytes())
+                files[name].write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
                 counts[name] += len(rows)
         for name, file in files.items():
             file.seek(0)

@@ -46,6 +46,8 @@ def read_huggingface(
         with arrow.intact("the data set", "intact columns of Arrow"):
             for table in each(tables, None if total is None else -(-total // rows)):
                 for batch in table.to_batches():
+                    # Arrow trusts its own files: without this, wrong offsets crash the program.
+                    batch.validate(full=True)
                     yield arrow.arrays_of(batch, needed, "the data set")
 
     mark = getattr(dataset, "_fingerprint", None) or type(dataset).__name__

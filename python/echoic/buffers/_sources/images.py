@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,11 +100,12 @@ class Video:
         if frame is None or not abs(frame.time - seconds) <= self._tolerance:
             there = "none" if frame is None else f"one at {frame.time:.4f} s"
             raise SpecError(f"{self.path}: expected a frame at {seconds:.4f} s, got {there}")
-        pixels = frame.to_ndarray(format=_FORMATS[self._shape[2]])
+        with self._intact():
+            pixels = frame.to_ndarray(format=_FORMATS[self._shape[2]])
         out[...] = pixels.reshape(self._shape)
 
     def _decoded(self) -> Iterator[Any]:
-        try:
+        with self._intact():
             self._container = self._av.open(str(self.path), format="mp4")
             if not self._container.streams.video:
                 raise SpecError(f"{self.path}: expected a video, got a file without one")
@@ -116,7 +118,12 @@ class Video:
                 if frame.time is None:
                     raise SpecError(f"{self.path}: expected frames with times")
                 yield frame
-        except self._av.error.FFmpegError as error:
+
+    @contextmanager
+    def _intact(self) -> Iterator[None]:
+        try:
+            yield
+        except (self._av.error.FFmpegError, UnicodeDecodeError) as error:
             raise SpecError(f"{self.path}: expected an intact MP4 video: {error}") from error
 
     def _check(self, size: tuple[int, int]) -> None:
