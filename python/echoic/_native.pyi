@@ -3447,7 +3447,6 @@ class OfflineDataset:
         """
 
     def _steps(self, first: int, n: int) -> dict[str, Any]: ...
-
     @property
     def num_episodes(self) -> int:
         """How many episodes there are, with one at the end that has no end."""

@@ -128,7 +128,7 @@ def test_a_cache_has_the_same_steps_mapped(tmp_path: Path) -> None:
         )
         check(dataset)
         assert dataset.stats().memory_bytes == 0
-    with pytest.raises(SpecError, match="expected a folder made from LeRobot's 2 files"):
+    with pytest.raises(SpecError, match="expected a folder made from LeRobot's 3 files"):
         OfflineDataset.from_lerobot(root, cache_dir=tmp_path / "cache", extras=["timestamp"])
 
 
@@ -212,6 +212,7 @@ def test_images_of_other_sizes_are_refused(tmp_path: Path, shape: Any, message: 
         ({"fps": 0}, "expected a positive `fps`"),
         ({"fps": "fast"}, "expected `codebase_version`"),
         ({"fps": None}, "expected `codebase_version`"),
+        ({"chunks_size": float("inf")}, "expected `codebase_version`"),
         ({"features": []}, "expected `codebase_version`"),
         ({"features": {"action": 1}}, "expected `codebase_version`"),
         ({"features": {"action": FEATURES["action"]}}, "expected features of `observation.`"),
@@ -245,6 +246,14 @@ def test_wrong_metadata_are_named(tmp_path: Path, changes: Any, message: str) ->
     info(tmp_path, **changes)
     with pytest.raises(SpecError, match=message):
         OfflineDataset.from_lerobot(tmp_path)
+
+
+def test_metadata_that_are_no_json_are_named(tmp_path: Path) -> None:
+    folder(tmp_path)
+    for text in ("", "{", "[" * 200_000, "[]", '"v3.0"'):
+        (tmp_path / "meta" / "info.json").write_text(text)
+        with pytest.raises(SpecError, match=r"info.json: expected `codebase_version`"):
+            OfflineDataset.from_lerobot(tmp_path)
 
 
 def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:

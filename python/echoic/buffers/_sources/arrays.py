@@ -177,7 +177,7 @@ def _index(folder: Path) -> dict[str, Any]:
             isinstance(file, str) and file == f"{number}.npy"
             for number, file in enumerate(arrays.values())
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SpecError(f"{folder}: expected a folder of arrays with a {_INDEX}") from error
     if not intact:
         raise SpecError(f"{folder / _INDEX}: expected a source and the names of arrays")

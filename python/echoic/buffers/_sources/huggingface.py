@@ -75,7 +75,7 @@ def _saved(folder: Path) -> Any:
     state = folder / "state.json"
     try:
         files = [file["filename"] for file in json.loads(state.read_text("utf-8"))["_data_files"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         text = "expected the list of files that `save_to_disk` writes"
         raise SpecError(f"{state}: {text}: {error}") from error
     for file in files:

@@ -32,6 +32,11 @@ __all__ = ["read_lerobot"]
 
 _ROWS, _BLOCK_BYTES = 16_384, 1 << 26
 _INTACT = "an intact Parquet file"
+# What reading values of any JSON raises.
+_WRONG_JSON = (
+    *(OSError, ValueError, ArithmeticError, LookupError),
+    *(TypeError, AttributeError, RecursionError),
+)
 _SIGNALS = ("next.reward", "next.done", "next.terminated", "next.truncated")
 _COLUMNS = {name: name for name in ("obs", "rewards", "terminated", "truncated")}
 
@@ -92,10 +97,11 @@ def read_lerobot(
                     block |= opened.read(episodes[at], _times(batch, file))
                 yield _with_signals(block, ends[at])
 
-    stats = [file.stat() for file in files]
-    size, changed = sum(s.st_size for s in stats), max(s.st_mtime_ns for s in stats)
     made_of = ", ".join(feature.name for feature in features)
-    source = f"LeRobot's {len(files)} files of {size} bytes, changed at {changed}: {made_of}"
+    folders = (root / name for name in ("meta", "data", "videos"))
+    stats = [file.stat() for folder in folders for file in folder.rglob("*.*") if file.is_file()]
+    size, changed = sum(s.st_size for s in stats), max(s.st_mtime_ns for s in stats)
+    source = f"LeRobot's {len(stats)} files of {size} bytes, changed at {changed}: {made_of}"
     return collect(lambda: with_last(blocks(), _COLUMNS), cache_dir, source)
 
 
@@ -112,7 +118,7 @@ def _info(root: Path) -> dict[str, Any]:
             for name, form in info["features"].items()
         }
         chunks = int(info.get("chunks_size", 1000))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except _WRONG_JSON as error:
         text = "expected `codebase_version`, `fps` and `features` with `dtype` and `shape`"
         raise SpecError(f"{path}: {text}: {error}") from error
     if not version.startswith(("v3.", "v2.")):
