@@ -3448,6 +3448,7 @@ class OfflineDataset:
             SpecError: ``out`` is not like a batch.
         """
 
+    def _steps(self, first: int, n: int) -> dict[str, Any]: ...
     @property
     def num_episodes(self) -> int:
         """How many episodes there are, with one at the end that has no end."""

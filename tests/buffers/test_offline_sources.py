@@ -415,6 +415,36 @@ def test_parquet_files_are_read_and_converted(tmp_path: Path) -> None:
         OfflineDataset.from_parquet(files[:1], cache_dir=tmp_path / "cache")
 
 
+@pytest.mark.parametrize("rows_of_block", [1, 3, 8, 100])
+def test_parquet_files_without_next_observations_are_mapped(
+    tmp_path: Path, rows_of_block: int, monkeypatch: Any
+) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr("echoic.buffers._sources.arrow._ROWS", rows_of_block)
+    data = dataset()
+    del data["next_obs"]
+    # Episodes of one step, of which the first two are cut off; and one at the end without an end.
+    data["truncated"][[0, 1]] = True
+    data["terminated"][-1] = False
+    state = pa.StructArray.from_arrays(
+        [pa.array(list(data["obs"])), pa.array(data["actions"])], "ab"
+    )
+    pq.write_table(pa.table({**data, "obs": state}), tmp_path / "data.parquet")
+    np.savez(tmp_path / "data.npz", **{**data, "obs": data["obs"]})
+    read = OfflineDataset.from_parquet(tmp_path / "data.parquet", cache_dir=tmp_path / "cache")
+    assert read.stats().memory_bytes == 0
+    plain = OfflineDataset.from_npz(tmp_path / "data.npz")
+    assert len(read) == len(plain) == STEPS - 5
+    assert not read.stats().last_episode_complete
+    batch, expected = read.sample(200, seed=3), plain.sample(200, seed=3)
+    np.testing.assert_array_equal(batch["obs"]["b"], batch["actions"])
+    for name in ("obs", "next_obs"):
+        np.testing.assert_array_equal(batch[name]["a"], expected[name])
+    for name in ("actions", "rewards", "terminated", "truncated"):
+        np.testing.assert_array_equal(batch[name], expected[name])
+
+
 def test_parquet_columns_that_are_no_rows_of_numbers_are_refused(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
@@ -432,7 +462,7 @@ def test_parquet_columns_that_are_no_rows_of_numbers_are_refused(tmp_path: Path)
     with pytest.raises(SpecError, match="expected `actions`"):
         OfflineDataset.from_parquet(path)
     path.write_bytes(b"PAR1" + bytes(40))
-    with pytest.raises(SpecError, match="expected intact Parquet files"):
+    with pytest.raises(SpecError, match="expected an intact Parquet file"):
         OfflineDataset.from_parquet(path)
     with pytest.raises(SpecError, match="got none in"):
         OfflineDataset.from_parquet([])

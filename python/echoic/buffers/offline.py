@@ -15,18 +15,25 @@ from echoic._progress import working
 from echoic.buffers import _columns
 from echoic.buffers._common import Drawn, seed_of
 from echoic.buffers._sources.arrays import advise_random, read_folder, read_npz
+from echoic.buffers._sources.huggingface import read_huggingface
+from echoic.buffers._sources.lerobot import read_lerobot
 from echoic.buffers._sources.names import arrange, with_successors
 from echoic.buffers._sources.parquet import read_parquet
 from echoic.buffers._sources.recordings import read_hdf5, read_minari
+from echoic.buffers._sources.replay import read_buffer
+from echoic.buffers._sources.rlds import read_rlds
+from echoic.buffers._writers.lerobot import write_lerobot
+from echoic.buffers._writers.minari import write_minari
 from echoic.errors import ReplayError, SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from typing_extensions import Self
 
 __all__ = ["OfflineDataset", "OfflineStats"]
 
+_BLOCK_BYTES = 1 << 25
 _OWN_NAMES = (
     *("obs", "next_obs", "actions", "rewards", "terminated", "truncated"),
     *("returns_to_go", "timesteps", "mask"),
@@ -321,6 +328,122 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
         return cls._of(read, names, extras, str(source), options)
 
     @classmethod
+    def from_lerobot(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        cache_dir: str | os.PathLike[str] | None = None,
+        images: Sequence[str] | None = None,
+        extras: Sequence[str] = (),
+        **options: Any,
+    ) -> Self:
+        """Read a data set of LeRobot from a local folder: format 3 or 2, with the ``data`` extra.
+
+        Observations are a dict: ``observation.images.top`` is ``obs["images"]["top"]``. Images and
+        frames of videos are decoded once, to bytes: height, width, channels. Text is left out.
+
+        Rewards are ``next.reward``, or 0. A step is terminated where ``next.done`` is set, unless
+        ``next.truncated`` is; an episode whose last frame is not terminated is truncated there.
+        Most data sets of robots say only that an episode ended, not why. The format has no
+        observation after an episode's last action, so the last step of a truncated one is dropped.
+
+        Args:
+            path: The data set's folder, with ``meta`` and ``data`` in it.
+            cache_dir: As for :meth:`from_parquet`. Decoded videos are large: use it.
+            images: Names of the images and videos to read, such as ``"observation.images.top"``.
+                Default: all. ``()`` reads none.
+            extras: Names of more features for batches, such as ``"task_index"``.
+            options: Arguments of the class.
+
+        Raises:
+            SpecError: If a file is missing or damaged, or does not have what the metadata say.
+            FileNotFoundError: If the folder has no ``meta/info.json``.
+        """
+        read = partial(read_lerobot, Path(path), cache_dir, images, extras)
+        return cls._of(read, None, extras, str(path), options)
+
+    @classmethod
+    def from_huggingface(
+        cls,
+        dataset: Any,
+        *,
+        cache_dir: str | os.PathLike[str] | None = None,
+        names: Mapping[str, str] | None = None,
+        extras: Sequence[str] = (),
+        **options: Any,
+    ) -> Self:
+        """Read a data set of Hugging Face's ``datasets``, with the ``data`` extra.
+
+        A row is a step. Columns are numbers, arrays, images, or dicts of them, with names as for
+        :meth:`from_npz`.
+
+        Args:
+            dataset: A ``datasets.Dataset`` or ``IterableDataset``, or the folder that a
+                ``Dataset`` was saved to.
+            cache_dir: As for :meth:`from_parquet`. A stream is read once to write it.
+            names: As for :meth:`from_npz`.
+            extras: As for :meth:`from_npz`.
+            options: Arguments of the class.
+
+        Raises:
+            SpecError: If the data set has nulls, or does not have the columns, or its folder is
+                damaged, or if ``cache_dir`` was made from another.
+        """
+        read = partial(read_huggingface, dataset, cache_dir, names, extras)
+        return cls._of(read, names, extras, "the data set", options)
+
+    @classmethod
+    def from_rlds(
+        cls,
+        source: str | os.PathLike[str] | Iterable[Any],
+        *,
+        cache_dir: str | os.PathLike[str] | None = None,
+        extras: Sequence[str] = (),
+        **options: Any,
+    ) -> Self:
+        """Read episodes of RLDS.
+
+        An episode is a dict whose ``steps`` are an iterable of dicts, or a dict of arrays, with
+        ``observation``, ``action``, ``reward`` and ``is_terminal``. The last step of an episode has
+        the last observation; its action and reward mean nothing in RLDS and are not read. The
+        episode is terminated if ``is_terminal`` is set there, else truncated. Rewards are 0 if
+        there are none. Text is left out.
+
+        Args:
+            source: Episodes, such as ``tfds.load(name, split="train")``; or the folder of a version
+                that TensorFlow Datasets wrote, of which the split ``train`` is read. This needs the
+                package ``tensorflow-datasets``, and TensorFlow unless its files are ArrayRecord.
+            cache_dir: As for :meth:`from_parquet`. One that was made from other episodes is only
+                noticed if ``source`` is a folder.
+            extras: Names of more fields of steps for batches, such as ``"discount"``.
+            options: Arguments of the class.
+
+        Raises:
+            SpecError: If the episodes or the folder have another form, or a file is damaged.
+        """
+        read = partial(read_rlds, source, cache_dir, extras)
+        return cls._of(read, None, extras, "the episodes", options)
+
+    @classmethod
+    def from_buffer(cls, buffer: Any, **options: Any) -> Self:
+        """Copy the episodes of a replay buffer, to sample or to write them.
+
+        Steps are in the order in which each environment added them. More fields than this class
+        has become extras.
+
+        Args:
+            buffer: A :class:`~echoic.ReplayBuffer` or :class:`~echoic.PrioritizedReplayBuffer`.
+                With ``episodes=True`` it knows which environment a step is of; otherwise all
+                steps are those of one.
+            options: Arguments of the class.
+
+        Raises:
+            SpecError: If a transition has no ``obs``, ``actions``, ``rewards`` or ``terminated``.
+        """
+        arrays, extras = read_buffer(buffer)
+        return cls._of(lambda: arrays, None, extras, "the buffer", options)
+
+    @classmethod
     def _of(
         cls,
         read: Callable[[], Mapping[str, Any]],
@@ -337,6 +460,73 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
         # After the columns were read in order.
         advise_random(dict(arrays))
         return buffer
+
+    def episodes(self) -> Iterator[dict[str, Any]]:
+        """Yield the episodes in order, each as a dict of arrays.
+
+        ``obs`` has a row more than there are steps: the observation after the last one.
+        ``actions``, ``rewards``, ``terminated``, ``truncated`` and extras have a row for each step.
+
+        Raises:
+            SpecError: If ``next_obs`` of a step is not ``obs`` of the next one in the episode.
+        """
+        size = len(self)
+        row_bytes = sum(leaf.nbytes for leaf in _trees.tree_leaves(self._steps(0, 1)))
+        rows = max(1, _BLOCK_BYTES // row_bytes)
+        parts: list[dict[str, Any]] = []
+        for start in range(0, size, rows):
+            block = self._steps(start, min(rows, size - start))
+            begin = 0
+            for last in np.flatnonzero(block["terminated"] | block["truncated"]).tolist():
+                yield _episode([*parts, _slice(block, begin, last + 1)])
+                parts, begin = [], last + 1
+            if begin < len(block["rewards"]):
+                parts.append(_slice(block, begin, len(block["rewards"])))
+        if parts:
+            yield _episode(parts)
+
+    def to_minari(self, dataset_id: str, **about: Any) -> Any:
+        """Write the episodes as a new local data set of Minari, with the ``data`` extra.
+
+        Arrays are stored without loss, images too. Extras are left out, and with ``normalize``
+        observations are written as they are sampled.
+
+        Args:
+            dataset_id: Its name and version, such as ``"cartpole/mine-v0"``. Minari stores it in
+                its own folder, or in the one that ``MINARI_DATASETS_PATH`` names.
+            about: What ``minari.create_dataset_from_buffers`` takes: ``env``, ``author``,
+                ``description``, ... Without ``env``, spaces are unbounded boxes unless given as
+                ``observation_space`` and ``action_space``.
+
+        Returns:
+            The ``minari.MinariDataset``.
+
+        Raises:
+            SpecError: As of :meth:`episodes`.
+        """
+        with working(f"writing {dataset_id}"):
+            return write_minari(dataset_id, self.episodes(), self.num_episodes, **about)
+
+    def to_lerobot(self, path: str | os.PathLike[str], *, fps: float, task: str = "") -> None:
+        """Write the episodes as a new data set of LeRobot, format 3, with the ``data`` extra.
+
+        A frame is a step: ``observation.…``, ``action``, ``next.reward``, ``next.done`` (either
+        flag), ``next.terminated``, ``next.truncated`` and extras. Images (bytes: height, width, 1,
+        3 or 4 channels) are PNG, without loss. The format has no place for the observation after
+        the last step of an episode, which is left out. With ``normalize``, observations are
+        written as they are sampled.
+
+        Args:
+            path: A folder that does not exist.
+            fps: Steps per second, for the time of each frame.
+            task: What the episodes do, in words.
+
+        Raises:
+            SpecError: As of :meth:`episodes`, or if LeRobot can't store an array or its name.
+            FileExistsError: If the folder exists.
+        """
+        with working(f"writing {path}"):
+            write_lerobot(path, self.episodes(), self.num_episodes, fps=fps, task=task)
 
     def stats(self) -> OfflineStats:
         """Return the data set's numbers."""
@@ -361,6 +551,24 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
 
     def __repr__(self) -> str:
         return f"OfflineDataset({len(self)} transitions, {self.num_episodes} episodes)"
+
+
+def _slice(tree: Any, begin: int, end: int) -> Any:
+    return _trees.tree_map(lambda leaf: leaf[begin:end], tree)
+
+
+def _episode(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Join the parts of an episode, with the observation after its last step."""
+    whole = _trees.tree_map(lambda *leaves: np.concatenate(leaves), *parts)
+    obs, next_obs = whole["obs"], whole.pop("next_obs")
+    paths, leaves, _ = _trees.tree_flatten_with_path(obs)
+    for path, one, other in zip(paths, leaves, _trees.tree_leaves(next_obs), strict=True):
+        if one[1:].tobytes() != other[:-1].tobytes():
+            where = "/".join(map(str, ("next_obs", *path)))
+            text = "expected the observation of the next step of the episode, got another one"
+            raise SpecError(f"`{where}`: {text}: such steps are no episodes that can be written")
+    last = _trees.tree_map(lambda one, other: np.concatenate([one, other[-1:]]), obs, next_obs)
+    return {**whole, "obs": last}
 
 
 def _episodes(data: dict[str, Any]) -> int:

@@ -210,6 +210,28 @@ impl OfflineDataset {
         })
     }
 
+    /// Copy steps in the order of the data set.
+    ///
+    /// Args:
+    ///     first: The first step.
+    ///     n: How many.
+    ///
+    /// Returns:
+    ///     Arrays with ``n`` rows, as of :meth:`sample`.
+    ///
+    /// Raises:
+    ///     ReplayError: There are no such steps.
+    fn _steps<'py>(&self, py: Python<'py>, first: usize, n: usize) -> PyResult<Bound<'py, PyDict>> {
+        let len = self.dataset.len();
+        if n == 0 || first > len || n > len - first {
+            let text = format!("expected steps below {len}, got {n} from {first} on");
+            return Err(replay_error(py, text));
+        }
+        reserve(n)?;
+        let steps: Vec<usize> = (first..first + n).collect();
+        self.batch(py, &self.steps, &steps, &[n], self.on_disk, None)
+    }
+
     /// How many episodes there are, with one at the end that has no end.
     #[getter]
     fn num_episodes(&self) -> usize {

@@ -177,7 +177,7 @@ def _index(folder: Path) -> dict[str, Any]:
             isinstance(file, str) and file == f"{number}.npy"
             for number, file in enumerate(arrays.values())
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SpecError(f"{folder}: expected a folder of arrays with a {_INDEX}") from error
     if not intact:
         raise SpecError(f"{folder / _INDEX}: expected a source and the names of arrays")
@@ -227,7 +227,7 @@ def _write(folder: Path, blocks: Iterator[Mapping[str, Any]], source: str) -> No
                     files[name] = (unfinished / f"{len(files)}.npy").open("wb")
                     files[name].write(bytes(_HEADER))
                     examples[name], counts[name] = rows[:0], 0
-                files[name].write(np.ascontiguousarray(rows).tobytes())
+                files[name].write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
                 counts[name] += len(rows)
         for name, file in files.items():
             file.seek(0)

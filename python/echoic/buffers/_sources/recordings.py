@@ -26,11 +26,13 @@ _FLAT_ROWS = 4096
 _COLUMNS = ("observations", "actions", "rewards", "terminations", "truncations")
 
 
-def blocks_of(episodes: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+def blocks_of(
+    episodes: Iterable[tuple[str, dict[str, Any]]], extras: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
     """Yield a block of rows for each episode, given as its name and columns.
 
     ``observations`` have one row more than there are steps. If neither flag is set at its last
-    step, the episode was truncated there.
+    step, the episode was truncated there. ``extras`` are more columns, with a row for each step.
     """
     for name, columns in episodes:
         flags = [np.asarray(columns[key], np.bool_) for key in ("terminations", "truncations")]
@@ -49,7 +51,8 @@ def blocks_of(episodes: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[dict[s
         # the first one ended with.
         rows = np.concatenate([np.arange(a, b + 2) for a, b in zip(starts, ends, strict=True)])
         block = {"rewards": rewards, "terminations": terminated, "truncations": truncated}
-        for key, count in (("observations", steps + 1), ("actions", steps)):
+        for key in ("observations", "actions", *extras):
+            count = steps + (key == "observations")
             paths, leaves, _ = _trees.tree_flatten_with_path(columns[key])
             for path, leaf in zip(paths, leaves, strict=True):
                 array = np.asarray(leaf)
