@@ -28,6 +28,9 @@ class SlowLink:
 
     def __init__(self, delay: float = 0.0) -> None:
         self.delay = delay
+        # No copy runs while it is not set.
+        self.gate = threading.Event()
+        self.gate.set()
         self.copies = 0
         self.blocks: list[torch.Tensor] = []
         self.joined: list[int] = []
@@ -38,6 +41,7 @@ class SlowLink:
     def _run(self) -> None:
         while (copy := self._waiting.get()) is not None:
             target, source, done = copy
+            self.gate.wait(60)
             if self.delay:
                 time.sleep(self._random.random() * 2 * self.delay)
             target.copy_(source)

@@ -11,14 +11,14 @@ import echoic
 import numpy as np
 import pytest
 from echoic import _staging, tensors
-from echoic._staging import BLOCK_BYTES, BLOCKS, Staging
+from echoic._staging import BLOCKS, Staging
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 torch = pytest.importorskip("torch")
 
-from slow_link import SlowLink  # noqa: E402
+from slow_link import SlowLink
 
 EXAMPLE = {
     "obs": np.zeros(40, np.float32),
@@ -44,7 +44,12 @@ def rows(count: int, start: int = 0) -> dict[str, Any]:
     steps = np.arange(start, start + count)
     obs = steps[:, None] + np.arange(40, dtype=np.float32)
     ends = steps % 3 == 0
-    return {"obs": obs.astype(np.float32), "actions": steps, "rewards": -steps, "terminated": ends}
+    return {
+        "obs": obs.astype(np.float32),
+        "actions": steps,
+        "rewards": -1.0 * steps,
+        "terminated": ends,
+    }
 
 
 def is_whole(batch: Any, size: int) -> None:
@@ -169,39 +174,29 @@ def test_a_block_comes_back_when_a_copy_fails(link: SlowLink, monkeypatch: Any) 
     assert staging.join(staging.copy([torch.ones(1)]))[0].tolist() == [1]
 
 
-def test_a_reader_takes_a_batch_while_its_copy_runs(link: SlowLink) -> None:
-    """The thread that copies does not wait for it; the device does, in `join`."""
-    gate = threading.Event()
-    link.join = lambda event, targets: link.joined.append(len(targets))  # type: ignore[method-assign]
-    real = link._random.random
-    link._random.random = lambda: gate.wait(60) and 0.0  # type: ignore[method-assign]
-    link.delay = 1e-9
+def test_batches_are_taken_while_their_copies_run(link: SlowLink, monkeypatch: Any) -> None:
+    """No thread waits for a copy: what reads the batch does, on the device."""
+    events: list[Any] = []
+    monkeypatch.setattr(link, "join", lambda event, targets: events.append(event))
+    link.gate.clear()
     buffer = echoic.ReplayBuffer(EXAMPLE, 500, seed=1)
     buffer.extend(rows(500))
     with contextlib.closing(buffer.batches(20, device="cuda")) as batches:
-        first, second = next(batches), next(batches)
-        # No byte was copied so far.
-        assert {int(one) for one in first["obs"].reshape(-1).view(torch.uint8).unique()} == {0xA5}
-        gate.set()
-        deadline = time.monotonic() + 60
-        while torch.equal(second.weights, first["obs"][:, 0] * 0 + 1) is False:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-    link._random.random = real  # type: ignore[method-assign]
-    is_whole(first, 20)
+        both = next(batches), next(batches)
+        assert all(batch["obs"].view(torch.uint8).unique().tolist() == [0xA5] for batch in both)
+        link.gate.set()
+        for batch, event in zip(both, events, strict=True):
+            event.synchronize()
+            is_whole(batch, 20)
 
 
 def test_rollouts_are_copied_all_at_once(link: SlowLink) -> None:
     columns, fields = {"tokens": "int32", "logprobs": "float32"}, {"reward": "float32"}
     with echoic.RolloutTable("math", columns, fields, batch_groups=1) as math:
         tokens = np.arange(3, dtype=np.int32)
-        given = {"tokens": tokens, "logprobs": tokens / np.float32(2)}
+        given = {"tokens": tokens, "logprobs": tokens.astype(np.float32)}
         math.reserve().add(given, {"reward": 2.5})
         batch = math.sample(device="cuda")
         assert link.copies == 1
-        assert (batch["tokens"].tolist(), batch["logprobs"].tolist()) == ([0, 1, 2], [0, 0.5, 1])
+        assert (batch["tokens"].tolist(), batch["logprobs"].tolist()) == ([0, 1, 2], [0, 1, 2])
         assert (batch["reward"].tolist(), batch.positions.tolist()) == ([2.5], [0, 1, 2])
-
-
-def test_blocks_are_large_enough_for_a_fast_link() -> None:
-    assert BLOCK_BYTES * BLOCKS == 32 << 20
