@@ -72,9 +72,9 @@ class Copy:
 class _Source(NamedTuple):
     """The bytes of a tensor, and where they begin in its memory on the device."""
 
-    index: int
+    leaf: int
     at: int
-    bytes: Any
+    content: Any
 
 
 class Staging:
@@ -122,11 +122,11 @@ class Staging:
         copy.targets.append(target)
         for start in range(0, size, BLOCK_BYTES):
             stop = start + BLOCK_BYTES
-            pieces = [(source.at, source.bytes[start:stop]) for source in sources]
+            pieces = [(source.at, source.content[start:stop]) for source in sources]
             copy.event = self._send(target[start:stop], pieces)
-        for index, at, source in sources:
-            like = copy.tensors[index]
-            copy.tensors[index] = target[at : at + len(source)].view(like.dtype).view(like.shape)
+        for leaf, at, content in sources:
+            like = copy.tensors[leaf]
+            copy.tensors[leaf] = target[at : at + len(content)].view(like.dtype).view(like.shape)
 
     def _send(self, target: Any, pieces: list[tuple[int, Any]]) -> _Event:
         block, event = self._taken()

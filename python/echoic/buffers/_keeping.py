@@ -28,21 +28,23 @@ ABOUT = "about"
 OPTIONAL = ("weights", "largest", "envs", "ends")
 
 
-class Kept:
+class StateMethods:
     """Methods of buffers whose contents can be saved, by ``_leaves``, ``_state`` and ``_load``."""
 
     def state_dict(self: Any) -> dict[str, Any]:
         """Return a copy of the contents: arrays by path, numbers and strings.
 
-        Calls of ``add`` wait when they get a sixteenth of the capacity ahead of the copy.
+        Calls of ``add`` may wait for the copy; those of a ``ReplayBuffer`` wait when they get a
+        sixteenth of the capacity ahead of it.
         """
         return state_of(self)
 
     def load_state_dict(self: Any, state: Mapping[str, Any]) -> None:
         """Replace the contents by those of another buffer with the same fields.
 
-        Random draws continue as the other's would have. If there are more rows than ``capacity``,
-        the last ones are kept. After an error nothing is changed.
+        Random draws continue as those of the other buffer would have, if it is of this class. If
+        there are more rows than ``capacity``, the last ones are kept. After an error nothing is
+        changed.
 
         Raises:
             ReplayError: If ``state`` is not a buffer's state, or has other fields.

@@ -11,7 +11,7 @@ import numpy as np
 
 from echoic import _native, _trees, tensors
 from echoic.buffers._common import BufferStats, Common, seed_of
-from echoic.buffers._keeping import Kept
+from echoic.buffers._keeping import StateMethods
 from echoic.buffers.replay import ReplayBuffer
 from echoic.errors import ReplayError, SpecError
 
@@ -25,7 +25,7 @@ _ROWS = 1024
 _BYTES = 1 << 20
 
 
-class DeviceReplayBuffer(Kept, Common):
+class DeviceReplayBuffer(StateMethods, Common):
     """Keep the last transitions on a device, such as a GPU, and sample them there uniformly.
 
     A batch has tensors of PyTorch on the device, to which nothing is copied when it is drawn. Added
@@ -87,6 +87,8 @@ class DeviceReplayBuffer(Kept, Common):
         except RuntimeError as error:
             text = f"{capacity} transitions of {row_bytes} bytes do not fit on {self._device}"
             raise MemoryError(f"{text}: {error}") from error
+        # With its index, since the current device is that of a thread.
+        self._device = self._columns[0].device
         self._capacity = capacity
         self._nbytes = capacity * row_bytes
         # Checks and casts what is added, and keeps it until it is moved.
@@ -126,21 +128,22 @@ class DeviceReplayBuffer(Kept, Common):
         Raises:
             SpecError: If a value does not fit its field. Nothing is stored then.
         """
-        leaves = _trees.tree_leaves(xs)
-        with self._lock:
-            if leaves and all(isinstance(leaf, self._torch.Tensor) for leaf in leaves):
-                columns = self._checked(xs)
+        leaves = self._leaves_of(xs)
+        if all(isinstance(leaf, self._torch.Tensor) for leaf in leaves):
+            columns = self._checked(leaves)
+            with self._lock:
                 self._move()
-                self._store(columns)
-                return
-            shape = np.shape(leaves[0]) if leaves else ()
-            count = shape[0] if shape else 0
+                self._store(columns, len(columns[0]))
+            return
+        shape = np.shape(leaves[0])
+        count = shape[0] if shape else 0
+        with self._lock:
             if count > self._waiting.capacity - self._num_waiting:
                 # One that all of them fit into: either all are stored or, after an error, nothing.
                 many = ReplayBuffer(self._example, min(count, self._capacity))
                 many.extend(xs)  # type: ignore[arg-type]
                 self._move()
-                self._store(self._convert(many._state()["rows"]))
+                self._store(self._convert(many._state()["rows"]), count)
             else:
                 self._waiting.extend(xs)  # type: ignore[arg-type]
                 self._num_waiting += count
@@ -228,28 +231,38 @@ class DeviceReplayBuffer(Kept, Common):
     def _move(self) -> None:
         """Move the transitions that wait to the device."""
         if self._num_waiting:
-            rows = self._waiting._state()["rows"]
+            rows, count = self._waiting._state()["rows"], self._num_waiting
             self._waiting.clear()
             self._num_waiting = 0
-            self._store(self._convert(rows))
+            self._store(self._convert(rows), count)
 
-    def _store(self, rows: list[Any]) -> None:
-        """Write tensors of the device with a row for each transition."""
+    def _store(self, rows: list[Any], count: int) -> None:
+        """Write tensors of the device with a row for each of the last of ``count`` transitions."""
         rows = [row[-self._capacity :] for row in rows]
-        start, count = self._moved % self._capacity, len(rows[0])
-        first = min(count, self._capacity - start)
+        kept = len(rows[0])
+        # Where a transition is depends only on how many came before it.
+        start = (self._moved + count - kept) % self._capacity
+        first = min(kept, self._capacity - start)
         with self._in_order():
             for column, row in zip(self._columns, rows, strict=True):
-                row = row.view(column.dtype)  # noqa: PLW2901
-                column[start : start + first].copy_(row[:first], non_blocking=True)
-                column[: count - first].copy_(row[first:], non_blocking=True)
+                values = row.view(column.dtype)
+                column[start : start + first].copy_(values[:first], non_blocking=True)
+                if first < kept:
+                    column[: kept - first].copy_(values[first:], non_blocking=True)
         self._moved += count
 
-    def _checked(self, xs: Any) -> list[Any]:
-        """Return tensors of the device with the fields of the example, in the columns' order."""
-        leaves, form = _trees.tree_flatten(xs)
-        if form != self._form:
-            raise SpecError(f"expected the structure of the example, {self._form}, got {form}")
+    def _leaves_of(self, xs: Any) -> list[Any]:
+        """Return what a tree has in the places of the example's leaves."""
+        try:
+            leaves: list[Any] = self._form.flatten_up_to(xs)
+        except (TypeError, ValueError) as error:
+            # Names the mistake, if it sees one.
+            ReplayBuffer(self._example, 1).extend(xs)
+            raise SpecError(f"expected the structure of the example: {error}") from error
+        return leaves
+
+    def _checked(self, leaves: list[Any]) -> list[Any]:
+        """Return tensors of the device in the order of the columns."""
         found: list[Any] = [None] * len(leaves)
         count = len(leaves[0]) if leaves[0].ndim else 0
         for at, leaf in zip(self._order, leaves, strict=True):
@@ -289,9 +302,11 @@ class DeviceReplayBuffer(Kept, Common):
         checked._load(rows, np.ones(4, np.uint64), first)
         with self._lock:
             self._waiting.clear()
-            self._num_waiting = self._moved = 0
+            self._num_waiting = 0
+            # A full one has its rows where they were, so that draws continue.
+            self._moved = first if len(checked) == self._capacity else 0
             if len(checked):
-                self._store(self._convert(checked._state()["rows"]))
+                self._store(self._convert(checked._state()["rows"]), len(checked))
             state = self._generator.get_state()
             if rng.shape == state.shape:
                 self._generator.set_state(self._torch.from_numpy(rng.astype(np.uint8)))

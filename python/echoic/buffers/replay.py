@@ -8,7 +8,7 @@ import numpy as np
 
 from echoic import _native
 from echoic.buffers._common import BufferStats, Common, seed_of
-from echoic.buffers._keeping import Kept
+from echoic.buffers._keeping import StateMethods
 from echoic.errors import ReplayError, SpecError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["PrioritizedReplayBuffer", "ReplayBuffer"]
 
 
-class _Views(_native.ReplayBuffer, Kept, Common):
+class _Views(_native.ReplayBuffer, StateMethods, Common):
     """Methods of both buffers that are not called for each transition."""
 
     _seed: int
