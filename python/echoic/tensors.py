@@ -102,7 +102,8 @@ def _converted(
 
     from echoic.ragged import Ragged
 
-    parts = (batch.data, batch.keys if keys else None, batch.weights)
+    parts: Any = (batch.data, batch.keys if keys else None, batch.weights)
+    leaves: list[Any]
     leaves, form = optree.tree_flatten(parts)
     arrays: list[Any] = []
     for leaf in leaves:

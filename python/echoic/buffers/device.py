@@ -69,7 +69,7 @@ class DeviceReplayBuffer(StateMethods, Common):
         # Checks the arguments; has no rows, but their dtypes and shapes.
         empty = ReplayBuffer(example, min(capacity, 1))
         rows = tensors.tensors_on()(empty._state()["rows"])
-        row_bytes = sum(row.element_size() * math.prod(row.shape[1:]) for row in rows)
+        row_bytes: int = sum(row.element_size() * math.prod(row.shape[1:]) for row in rows)
         self._example = example
         self._leaf_forms = empty._leaves()
         paths, _, self._form = _trees.tree_flatten_with_path(example)
