@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import echoic
@@ -200,3 +201,39 @@ def test_rollouts_are_copied_all_at_once(link: SlowLink) -> None:
         assert link.copies == 1
         assert (batch["tokens"].tolist(), batch["logprobs"].tolist()) == ([0, 1, 2], [0, 1, 2])
         assert (batch["reward"].tolist(), batch.positions.tolist()) == ([2.5], [0, 1, 2])
+
+
+def test_copies_to_cuda_are_ordered_by_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a fake of the parts of torch that need a GPU, which notes the order of the calls."""
+    calls: list[str] = []
+
+    def note(*names: str, result: Any = None) -> Any:
+        return lambda *args, **options: (calls.extend(names), result)[1]
+
+    empty = torch.empty
+
+    def any_empty(size: int, *, dtype: Any, pin_memory: bool = False, device: Any = "cpu") -> Any:
+        calls.append("page-locked" if pin_memory else f"memory of {device}")
+        return empty(size, dtype=dtype)
+
+    event = SimpleNamespace(query=lambda: True, synchronize=note("host waits"))
+    cuda = SimpleNamespace(
+        current_device=lambda: 1,
+        Stream=lambda device: SimpleNamespace(record_event=note("event", result=event)),
+        stream=lambda stream: contextlib.nullcontext(calls.append("side stream")),
+        current_stream=lambda device: SimpleNamespace(wait_event=note("reader waits")),
+    )
+    monkeypatch.setattr(torch, "cuda", cuda)
+    monkeypatch.setattr(torch, "empty", any_empty)
+    monkeypatch.setattr(torch.Tensor, "record_stream", note("reader keeps"))
+    monkeypatch.setattr(_staging, "_stagings", {})
+    buffer = echoic.ReplayBuffer(EXAMPLE, 500, seed=1)
+    buffer.extend(rows(500))
+    arrays = buffer.sample(20)
+    is_whole(arrays.as_torch("cuda"), 20)
+    target = ["side stream", "memory of cuda:1"]
+    copied = ["side stream", "event", "reader waits", "reader keeps"]
+    assert calls == [*target, "page-locked", *copied]
+    calls.clear()
+    is_whole(arrays.as_torch("cuda:1"), 20)
+    assert calls == [*target, "host waits", *copied]

@@ -123,8 +123,11 @@ def test_the_host_waits_for_no_copy() -> None:
     """Batches are taken while the GPU is busy for longer than that takes."""
     made = store("buffer")
     with contextlib.closing(made.batches(256, device="cuda")) as batches:
-        for _ in range(10):
-            mistakes(next(batches))
+        # Takes the memory that will be needed.
+        held = [next(batches) for _ in range(14)]
+        for batch in held:
+            mistakes(batch)
+        del held, batch
         torch.cuda.synchronize()
         busy(500)
         start = time.perf_counter()
