@@ -12,7 +12,6 @@ import echoic
 import ml_dtypes
 import numpy as np
 import pytest
-from echoic import tensors
 from echoic.errors import SpecError
 from echoic.integrations.torch import as_tensors
 
@@ -183,33 +182,6 @@ def test_a_batch_of_rollouts_has_tensors_for_its_tokens() -> None:
         assert math.stats().acked == 2
 
 
-class Cuda:
-    """A fake of the parts of torch that copies to a GPU need, which writes down their order."""
-
-    type = "cuda"
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.calls: list[str] = []
-        self.streams = SimpleNamespace(
-            Stream=lambda device: SimpleNamespace(device=device, synchronize=self.note("wait")),
-            stream=lambda stream: contextlib.nullcontext(self.calls.append("side stream")),
-            current_stream=lambda device: "learner's",
-        )
-        patch.setattr(tensors, "torch_device", lambda device: self)
-        patch.setattr(torch, "cuda", self.streams)
-        for name in ("pin_memory", "to", "record_stream"):
-            patch.setattr(torch.Tensor, name, self.note(name))
-
-    def note(self, name: str) -> Callable[..., Any]:
-        def noted(tensor: Any = None, *args: Any, **options: Any) -> Any:
-            self.calls.append(name)
-            if name == "to":
-                assert (args, options) == ((self,), {"non_blocking": True})
-            return None if tensor is None else tensor.clone()
-
-        return noted
-
-
 def test_tensors_go_into_rollouts_and_come_out() -> None:
     columns: dict[str, Any] = {
         "tokens": "int32",
@@ -249,24 +221,6 @@ def test_tensors_go_into_rollouts_and_come_out() -> None:
             table.reserve().extend(0, {**given, "logprobs": torch.ones(4, dtype=torch.float64)})
 
 
-def test_a_gpu_gets_copies_through_page_locked_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    buffer = echoic.ReplayBuffer(EXAMPLE, 100, seed=1)
-    buffer.extend(ROWS)
-    cuda = Cuda(monkeypatch)
-    is_right(buffer.sample(8, device="cuda"))
-    assert cuda.calls == ["pin_memory", "to"] * 3
-    cuda.calls.clear()
-    replay = table()
-    replay.extend(ROWS)
-    with replay.batches(8, device="cuda", prefetch=0) as batches:
-        is_right(next(batches))
-    copies = ["pin_memory", "to"] * 4
-    assert cuda.calls == ["side stream", *copies, "wait", *["record_stream"] * 4]
-    with contextlib.closing(buffer.batches(8, device="cuda")) as ahead:
-        for _ in range(3):
-            is_right(next(ahead))
-
-
 def test_what_is_no_device_is_said_before_anything_is_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -286,12 +240,12 @@ def test_what_is_no_device_is_said_before_anything_is_drawn(
 
 
 def test_jax_gets_its_arrays_and_keys_keep_their_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    numpy = SimpleNamespace(asarray=lambda array: ("jax", array))
-    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(numpy=numpy))
+    jax = SimpleNamespace(device_put=lambda arrays, device: [("jax", one) for one in arrays])
+    monkeypatch.setitem(sys.modules, "jax", jax)
     replay = table()
     replay.extend(ROWS)
     arrays = replay.sample(8)
     batch = arrays.as_jax()
-    assert batch["obs"] == ("jax", arrays["obs"])
-    assert batch.weights == ("jax", arrays.weights)
+    assert batch["obs"][0] == batch.weights[0] == "jax"
+    assert batch["obs"][1] is arrays["obs"]
     assert batch.keys is arrays.keys

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from echoic._staging import staging_of
 from echoic.batches import Batches
 from echoic.errors import DtypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from echoic._native import Batch
+    from echoic._staging import Copy
 
 __all__ = [
     "DeviceBatches",
@@ -39,29 +41,34 @@ def torch_device(device: Any) -> Any:
 
 def to_torch(batch: Batch, device: Any = None) -> Batch:
     """Return a batch with tensors on a device; see :meth:`echoic.Batch.as_torch`."""
-    tensor = tensors_on(device)
-    return _converted(batch, tensor, tensor)
+    return _converted(batch, tensors_on(device))
 
 
-def tensors_on(device: Any = None) -> Callable[[Any], Any]:
-    """Return the function that makes a tensor on a device of an array."""
+def tensors_on(device: Any = None) -> Callable[[Sequence[Any]], list[Any]]:
+    """Return the function that makes tensors on a device of arrays."""
+    device = torch_device(device)
+    if device.type != "cuda":
+        return lambda arrays: [_tensor(array).to(device, non_blocking=True) for array in arrays]
+    staging = staging_of(device)
+
+    def tensors(arrays: Sequence[Any]) -> list[Any]:
+        found = [_tensor(array) for array in arrays]
+        if any(tensor.is_cuda for tensor in found):
+            return [tensor.to(device, non_blocking=True) for tensor in found]
+        return staging.join(staging.copy(found))
+
+    return tensors
+
+
+def _tensor(array: Any) -> Any:
+    """Return a tensor that shares the memory of an array."""
     import numpy as np
 
-    device = torch_device(device)
     torch = _imported("torch", "PyTorch")
-
-    def tensor(array: Any) -> Any:
-        if getattr(array.dtype, "name", None) == "bfloat16":
-            # numpy has it from another package, whose arrays torch does not read.
-            found = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-        else:
-            found = torch.as_tensor(array)
-        if device.type == "cuda" and found.device.type == "cpu":
-            # Torch keeps the page-locked memory until the copy is complete.
-            found = found.pin_memory()
-        return found.to(device, non_blocking=True)
-
-    return tensor
+    if getattr(array.dtype, "name", None) == "bfloat16":
+        # numpy has it from another package, whose arrays torch does not read.
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.as_tensor(array)
 
 
 def bfloat16_array(tensor: Any) -> Any:
@@ -81,28 +88,33 @@ def bfloat16_array(tensor: Any) -> Any:
     return tensor.contiguous().view(torch.int16).numpy().view(bfloat16)
 
 
-def to_jax(batch: Batch) -> Batch:
-    """Return a batch with arrays of JAX; see :meth:`echoic.Batch.as_jax`."""
+def to_jax(batch: Batch, device: Any = None) -> Batch:
+    """Return a batch with arrays of JAX on a device; see :meth:`echoic.Batch.as_jax`."""
     jax = _imported("jax", "JAX")
-    return _converted(batch, jax.numpy.asarray, lambda keys: keys)
+    return _converted(batch, lambda arrays: jax.device_put(arrays, device), keys=False)
 
 
-def _converted(batch: Batch, array: Callable[[Any], Any], key_array: Callable[[Any], Any]) -> Batch:
+def _converted(
+    batch: Batch, convert: Callable[[Sequence[Any]], list[Any]], *, keys: bool = True
+) -> Batch:
+    """Return a batch with other arrays, which are converted all at once."""
     import optree
 
     from echoic.ragged import Ragged
 
-    def leaf(value: Any) -> Any:
-        if isinstance(value, Ragged):
-            return Ragged(array(value.values), array(value.offsets))
-        return array(value)
-
-    keys, weights = batch.keys, batch.weights
-    return batch._with(
-        optree.tree_map(leaf, batch.data),
-        None if keys is None else key_array(keys),
-        None if weights is None else array(weights),
-    )
+    parts: Any = (batch.data, batch.keys if keys else None, batch.weights)
+    leaves: list[Any]
+    leaves, form = optree.tree_flatten(parts)
+    arrays: list[Any] = []
+    for leaf in leaves:
+        arrays += (leaf.values, leaf.offsets) if isinstance(leaf, Ragged) else (leaf,)
+    found = iter(convert(arrays))
+    leaves = [
+        Ragged(next(found), next(found)) if isinstance(leaf, Ragged) else next(found)
+        for leaf in leaves
+    ]
+    data, new_keys, weights = form.unflatten(leaves)
+    return batch._with(data, new_keys if keys else batch.keys, weights)
 
 
 def iterate(sample: Callable[[float | None], Batch], device: Any) -> Iterator[Batch]:
@@ -119,33 +131,37 @@ def iterate(sample: Callable[[float | None], Batch], device: Any) -> Iterator[Ba
 class DeviceBatches(Batches):
     """Batches that threads copy to a device before they are taken.
 
-    Copies to a CUDA device have a stream of their own, so that they run beside the work of others.
+    No thread waits for a copy to a GPU, unless eight blocks of page-locked memory are under way:
+    what the caller starts on the GPU with a batch waits there.
     """
 
     def __init__(
         self, sample: Callable[[float | None], Batch], device: Any, **options: Any
     ) -> None:
         """Take a function that samples a batch within a timeout; see :class:`Batches`."""
-        self._device = torch_device(device)
-        self._stream: Any = None
-        if self._device.type == "cuda":
-            self._stream = _imported("torch", "PyTorch").cuda.Stream(self._device)
-        super().__init__(lambda timeout: self._copied(sample(timeout)), **options)
+        device = torch_device(device)
+        # Here, since the current device is that of a thread.
+        self._staging = staging_of(device) if device.type == "cuda" else None
+        convert = self._started if self._staging else lambda batch: to_torch(batch, device)
+        super().__init__(lambda timeout: convert(sample(timeout)), **options)
 
-    def _copied(self, batch: Batch) -> Batch:
-        if self._stream is None:
-            return to_torch(batch, self._device)
-        with _imported("torch", "PyTorch").cuda.stream(self._stream):
-            copy = to_torch(batch, self._device)
-        self._stream.synchronize()
-        return copy
+    def _started(self, batch: Batch) -> Any:
+        """Start to copy a batch; return it and its copies."""
+        copies: list[Copy] = []
+
+        def tensors(arrays: Sequence[Any]) -> list[Any]:
+            assert self._staging is not None
+            copies.append(self._staging.copy([_tensor(array) for array in arrays]))
+            return copies[0].tensors
+
+        return _converted(batch, tensors), copies[0]
 
     def __next__(self) -> Batch:
-        """Return the next batch, whose copies are complete; see :class:`Batches`."""
-        batch = super().__next__()
-        if self._stream is not None:
-            # So that their memory is not used again before the work that reads them is done.
-            torch = _imported("torch", "PyTorch")
-            reader = torch.cuda.current_stream(self._stream.device)
-            _converted(batch, *[lambda tensor: tensor.record_stream(reader)] * 2)
+        """Return the next batch; see :class:`Batches`."""
+        fetched: Any = super().__next__()
+        if self._staging is None:
+            batch: Batch = fetched
+        else:
+            batch, copy = fetched
+            self._staging.join(copy)
         return batch

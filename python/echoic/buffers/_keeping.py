@@ -28,6 +28,46 @@ ABOUT = "about"
 OPTIONAL = ("weights", "largest", "envs", "ends")
 
 
+class StateMethods:
+    """Methods of buffers whose contents can be saved, by ``_leaves``, ``_state`` and ``_load``."""
+
+    def state_dict(self: Any) -> dict[str, Any]:
+        """Return a copy of the contents: arrays by path, numbers and strings.
+
+        Calls of ``add`` may wait for the copy; those of a ``ReplayBuffer`` wait when they get a
+        sixteenth of the capacity ahead of it.
+        """
+        return state_of(self)
+
+    def load_state_dict(self: Any, state: Mapping[str, Any]) -> None:
+        """Replace the contents by those of another buffer with the same fields.
+
+        Random draws continue as those of the other buffer would have, if it is of this class. If
+        there are more rows than ``capacity``, the last ones are kept. After an error nothing is
+        changed.
+
+        Raises:
+            ReplayError: If ``state`` is not a buffer's state, or has other fields.
+        """
+        load(self, state)
+
+    def save(self: Any, path: str | os.PathLike[str]) -> None:
+        """Write :meth:`state_dict` to a file, which appears complete or not at all.
+
+        It is an ``.npz`` archive of plain arrays, which numpy reads without pickle.
+        """
+        save(self, path)
+
+    def load(self: Any, path: str | os.PathLike[str]) -> None:
+        """Replace the contents by those of a file, as :meth:`load_state_dict` does.
+
+        Raises:
+            ReplayError: If the file is not a saved buffer, or has other fields.
+            FileNotFoundError: If there is no such file.
+        """
+        load(self, read(path))
+
+
 def state_of(buffer: _native.ReplayBuffer) -> dict[str, Any]:
     """Return the contents of a buffer, as arrays, numbers and strings."""
     state = buffer._state()

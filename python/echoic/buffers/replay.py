@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from echoic import _native
-from echoic.buffers import _keeping
 from echoic.buffers._common import BufferStats, Common, seed_of
+from echoic.buffers._keeping import StateMethods
 from echoic.errors import ReplayError, SpecError
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Mapping
 
     from typing_extensions import Self
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["PrioritizedReplayBuffer", "ReplayBuffer"]
 
 
-class _Views(_native.ReplayBuffer, Common):
+class _Views(_native.ReplayBuffer, StateMethods, Common):
     """Methods of both buffers that are not called for each transition."""
 
     _seed: int
@@ -129,40 +128,6 @@ class _Views(_native.ReplayBuffer, Common):
     def stats(self) -> BufferStats:
         """Return the buffer's statistics."""
         return BufferStats(len(self), self.capacity, self.nbytes, self._seed, self.num_episodes)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return a copy of the contents: arrays by path, numbers and strings.
-
-        Calls of ``add`` wait when they get a sixteenth of the capacity ahead of the copy.
-        """
-        return _keeping.state_of(self)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the contents by those of another buffer with the same fields.
-
-        Random draws continue as the other's would have. If there are more rows than ``capacity``,
-        the last ones are kept. After an error nothing is changed.
-
-        Raises:
-            ReplayError: If ``state`` is not a buffer's state, or has other fields.
-        """
-        _keeping.load(self, state)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write :meth:`state_dict` to a file, which appears complete or not at all.
-
-        It is an ``.npz`` archive of plain arrays, which numpy reads without pickle.
-        """
-        _keeping.save(self, path)
-
-    def load(self, path: str | os.PathLike[str]) -> None:
-        """Replace the contents by those of a file, as :meth:`load_state_dict` does.
-
-        Raises:
-            ReplayError: If the file is not a saved buffer, or has other fields.
-            FileNotFoundError: If there is no such file.
-        """
-        _keeping.load(self, _keeping.read(path))
 
 
 def _first(tree: Any) -> Any:

@@ -118,11 +118,8 @@ def as_tensors(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
 
     Unsigned integers of more than a byte become signed ones of the next size (uint64: int64).
     """
-    tensor = tensors_on()
-    return {
-        name: tensor(np.array(array, _WIDER.get(array.dtype.str[1:]), order="C"))
-        for name, array in arrays.items()
-    }
+    copies = [np.array(a, _WIDER.get(a.dtype.str[1:]), order="C") for a in arrays.values()]
+    return dict(zip(arrays, tensors_on()(copies), strict=True))
 
 
 class _Delivered(NamedTuple):

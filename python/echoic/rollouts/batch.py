@@ -106,13 +106,15 @@ class RolloutBatch:
         """
         from echoic.tensors import tensors_on
 
-        tensor = tensors_on(device)
+        convert = tensors_on(device)
         found = copy.copy(self)
         for name in ("versions", "items_of_cells", "positions", "is_token"):
             vars(found).pop(name, None)
-        found._tensor = tensor
-        found.columns = {name: tensor(column) for name, column in self.columns.items()}
-        found.fields = {name: tensor(values) for name, values in self.fields.items()}
+        found._tensor = lambda array: convert([array])[0]
+        # All at once.
+        tensors = iter(convert([*self.columns.values(), *self.fields.values()]))
+        found.columns = {name: next(tensors) for name in self.columns}
+        found.fields = {name: next(tensors) for name in self.fields}
         return found
 
     @property
