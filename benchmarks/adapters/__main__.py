@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 import pkgutil
+import time
 import timeit
 from collections.abc import Iterator
 
@@ -42,7 +43,7 @@ def main() -> None:
 def found(libraries: list[str]) -> Iterator[tuple[str, adapters.Case]]:
     """Yield the cases of these libraries, or of all that are installed."""
     for name in libraries or [module.name for module in pkgutil.iter_modules(adapters.__path__)]:
-        if name == "__main__":
+        if name.startswith("_"):
             continue
         try:
             module = importlib.import_module(f"benchmarks.adapters.{name}")
@@ -56,8 +57,11 @@ def found(libraries: list[str]) -> Iterator[tuple[str, adapters.Case]]:
 
 
 def measure(case: adapters.Case, rounds: int, seconds: float) -> dict[str, float]:
-    """Return the best time of each side in µs; the sides take turns, since machines get slower."""
-    timers = {side: timeit.Timer(getattr(case, side)) for side in SIDES}
+    """Return the best time of each side in µs; the sides take turns, since machines get slower.
+
+    It is the thread's own time, so that other programs on the machine count less.
+    """
+    timers = {side: timeit.Timer(getattr(case, side), timer=time.thread_time) for side in SIDES}
     counts = {}
     for side, timer in timers.items():
         timer.timeit(20)
