@@ -8,11 +8,14 @@ import json
 import pkgutil
 import time
 import timeit
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from benchmarks import adapters
 from benchmarks.machine import machine, versions
 from benchmarks.timing import rounded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SIDES = ("bare", "adapter", "own")
 

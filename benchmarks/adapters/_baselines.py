@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from benchmarks.adapters import Case
+from echoic import ReplayBuffer
 from gymnasium import spaces
 
-from echoic import ReplayBuffer
+from benchmarks.adapters import Case
 
 # Those of HalfCheetah.
 SPACES = (spaces.Box(-1, 1, (17,), np.float32), spaces.Box(-1, 1, (6,), np.float32))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks.adapters import Case, _baselines
 from cleanrl_utils.buffers import ReplayBuffer as Theirs
-
 from echoic.integrations.cleanrl import ReplayBuffer
+
+from benchmarks.adapters import Case, _baselines
 
 
 def cases() -> list[Case]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from benchmarks.adapters import Case, _baselines
-from benchmarks.adapters._baselines import CAPACITY, SPACES
-from stable_baselines3.common import buffers as theirs
-
 from echoic import ReplayBuffer
 from echoic.integrations import stable_baselines3 as ours
+from stable_baselines3.common import buffers as theirs
+
+from benchmarks.adapters import Case, _baselines
+from benchmarks.adapters._baselines import CAPACITY, SPACES
 
 
 def cases() -> list[Case]:

@@ -68,14 +68,16 @@ class BaselinesBuffer:
             **self._more,
         }
         self._table = table
-        self._scale = _scale(self.action_space) if table is not None and self._scales_actions else None
+        self._scale = (
+            _scale(self.action_space) if table is not None and self._scales_actions else None
+        )
         self._settings = settings
         # Whether the buffer knows which transitions are of one episode.
         self._tracked = bool(settings.get("episodes") or settings.get("n_step", 1) > 1)
         if table is None:
             if seed is None:
                 # Drawn from what `set_random_seed` has seeded, so that runs can be repeated.
-                seed = int(np.random.randint(2**31))  # noqa: NPY002
+                seed = int(np.random.randint(2**31))
             self._make(seed)
         else:
             _check(table, self._example)
@@ -96,7 +98,11 @@ class BaselinesBuffer:
         """Prepare what every call of :meth:`add` uses."""
         self._none: Array = np.zeros(self.n_envs, np.bool_)
         self._put: Callable[..., None] = self._store.extend
-        if self._table is None and self.n_envs > 1 and (self._tracked or self.optimize_memory_usage):
+        if (
+            self._table is None
+            and self.n_envs > 1
+            and (self._tracked or self.optimize_memory_usage)
+        ):
             self._put = functools.partial(self._put, env=np.arange(self.n_envs))
         if self._scale is not None:
             self._put = functools.partial(_put_unscaled, self._put, *self._scale)
@@ -112,9 +118,7 @@ class BaselinesBuffer:
         on_cpu = self._device.type == "cpu"
         self._tensor = torch.from_numpy if on_cpu else tensors_on(self._device)
 
-    def add(
-        self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any
-    ) -> None:
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Add one transition of each environment.
 
         Args:
@@ -171,8 +175,7 @@ class BaselinesBuffer:
     def _converted(self, rows: Mapping[str, Any], count: int) -> dict[str, Any]:
         """Return rows of the stored shapes and dtypes, as assigning to an array would convert."""
         return {
-            name: _convert(name, value, self._example[name], count)
-            for name, value in rows.items()
+            name: _convert(name, value, self._example[name], count) for name, value in rows.items()
         }
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
@@ -280,10 +283,14 @@ class BaselinesBuffer:
 
     def _copied(self, field: str) -> Any:
         rows = self._state()["rows"]
-        if isinstance(self._example[field], dict):
-            return {key: self._placed(rows[f"{field}/{key}"]) for key in self._example[field]}
-        placed = self._placed(rows[field])
-        return placed[..., None] if placed.ndim == 2 and field.endswith("obs") else placed
+        example = self._example[field]
+        if isinstance(example, dict):
+            return {key: self._observed(rows[f"{field}/{key}"]) for key in example}
+        return self._observed(rows[field]) if field.endswith("obs") else self._placed(rows[field])
+
+    def _observed(self, rows: Array) -> Array:
+        placed = self._placed(rows)
+        return placed[..., None] if placed.ndim == 2 else placed
 
     def _placed(self, rows: Array, dtype: Any = None) -> Array:
         """Return rows, the oldest first, where the libraries' own buffers have them."""
@@ -383,7 +390,9 @@ def _check(table: Table, example: Mapping[str, Any]) -> None:
     """Check that a table has the fields of the spaces."""
     wanted = dict(_leaves(example, ""))
     spec = table.spec
-    found = {leaf.path: (str(leaf.dtype), tuple(leaf.shape)) for leaf in spec.leaves} if spec else {}
+    found = (
+        {leaf.path: (str(leaf.dtype), tuple(leaf.shape)) for leaf in spec.leaves} if spec else {}
+    )
     for path, leaf in wanted.items():
         if found.get(path) != leaf:
             raise SpecError(

@@ -174,9 +174,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Draw transitions by priority; see :meth:`ReplayBuffer.sample`."""
         batch = self._store.sample(batch_size, beta=self.beta)
         weights = self._tensor(np.asarray(batch.weights, np.float32)[:, None])
-        return PrioritizedReplayBufferSamples(
-            *self._tensors(batch.data, env), weights, batch.keys
-        )
+        return PrioritizedReplayBufferSamples(*self._tensors(batch.data, env), weights, batch.keys)
 
     def update_priorities(self, keys: Any, priorities: Any) -> int:
         """Set priorities of transitions, such as absolute errors.
@@ -233,7 +231,9 @@ class HerReplayBuffer(DictReplayBuffer, her_replay_buffer.HerReplayBuffer):
     ) -> None:
         missing = {"achieved_goal", "desired_goal"} - set(getattr(observation_space, "spaces", {}))
         if missing:
-            raise SpecError(f"expected observations with {sorted(missing)}, got {observation_space}")
+            raise SpecError(
+                f"expected observations with {sorted(missing)}, got {observation_space}"
+            )
         if isinstance(goal_selection_strategy, str):
             goal_selection_strategy = KEY_TO_GOAL_STRATEGY[goal_selection_strategy.lower()]
         self.env = env
@@ -259,9 +259,7 @@ class HerReplayBuffer(DictReplayBuffer, her_replay_buffer.HerReplayBuffer):
             episodes=True,
         )
 
-    def add(
-        self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any
-    ) -> None:
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Add one transition of each environment; see :meth:`ReplayBuffer.add`."""
         if self.copy_info_dict:
             self.infos[self.pos] = infos
