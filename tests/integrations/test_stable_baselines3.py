@@ -280,6 +280,7 @@ def test_a_saved_buffer_goes_on(tmp_path: Path) -> None:
 WORKER = """
 import sys
 import echoic, gymnasium as gym
+from numpy import float32
 env = gym.make("Pendulum-v1")
 obs, _ = env.reset(seed=1)
 connection = echoic.connect(sys.argv[1])
@@ -288,7 +289,7 @@ env.action_space.seed(1)
 for step in range(1000):
     action = env.action_space.sample()
     next_obs, reward, terminated, truncated, _ = env.step(action)
-    table.add(dict(obs=obs, actions=action, rewards=reward, terminated=terminated,
+    table.add(dict(obs=obs, actions=action, rewards=float32(reward), terminated=terminated,
                    truncated=truncated, next_obs=next_obs))
     obs = next_obs
     if terminated or truncated:

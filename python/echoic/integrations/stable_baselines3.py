@@ -89,9 +89,9 @@ class ReplayBuffer(BaselinesBuffer, theirs.ReplayBuffer):
                 "not keep: have its writers sum rewards, or leave `table` out"
             )
         self.n_steps, self.gamma = n_steps, gamma
-        # Without the arrays that the next class would allocate.
-        super(theirs.ReplayBuffer, self).__init__(
-            buffer_size, observation_space, action_space, device, n_envs=n_envs
+        # Without the arrays that the class between would allocate.
+        theirs.BaseBuffer.__init__(
+            self, buffer_size, observation_space, action_space, device, n_envs=n_envs
         )
         self.buffer_size = max(buffer_size // n_envs, 1)
         self.optimize_memory_usage = optimize_memory_usage
