@@ -347,7 +347,6 @@ class PrioritizedDQN(DQN):
             loss.backward()
             self.policy.optimizer.step()
             self.replay_buffer.update_priorities(data.keys, errors.abs() + 1e-6)
-        self._n_updates += gradient_steps
 
 
 def test_the_subclass_of_the_guide_learns() -> None:

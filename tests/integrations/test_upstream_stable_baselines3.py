@@ -21,12 +21,8 @@ pytestmark = pytest.mark.nightly
 
 FILES = ("test_buffers", "test_her", "test_n_step_replay", "test_run", "test_save_load")
 
-EXPECTED = {
-    f"test_n_step_replay::test_nstep_no_terminations[{n}]": (
-        "writes into the array of dones to end an episode at a terminal state"
-    )
-    for n in (3, 5)
-}
+# Ends an episode at a terminal state by writing into the array of dones, of which ours is a copy.
+NOT_RUN = "test_nstep_no_terminations"
 
 
 @pytest.mark.timeout(3600)
@@ -36,8 +32,9 @@ def test_upstreams_tests_pass(tmp_path: Path) -> None:
         [root / "tests" / f"{name}.py" for name in FILES],
         tmp_path,
         drop_in="stable_baselines3_names",
-        expected=EXPECTED,
+        expected={},
         passed=300,
         path=[Path(__file__).parent],
+        options=["-k", f"not {NOT_RUN}"],
         timeout=3500,
     )
