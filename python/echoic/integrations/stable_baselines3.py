@@ -281,7 +281,7 @@ class HerReplayBuffer(DictReplayBuffer, her_replay_buffer.HerReplayBuffer):
             data["rewards"][relabeled] = self.env.env_method(
                 "compute_reward", achieved, goals, infos, indices=[0]
             )[0]
-        return self._samples(*self._tensors(data, env))  # type: ignore[no-any-return]
+        return self._samples(*self._tensors(data, env))
 
     def truncate_last_trajectory(self) -> None:
         """End the running episodes, with a warning if there are any."""
