@@ -180,6 +180,7 @@ def test_a_table_with_other_fields_is_refused() -> None:
         ReplayBuffer(10, BOX, spaces.Discrete(2), table=table)
 
 
+@pytest.mark.timeout(600)
 def test_a_script_in_the_style_of_cleanrl_learns() -> None:
     random.seed(1)
     np.random.seed(1)
