@@ -103,6 +103,19 @@ class _Views(_native.ReplayBuffer, StateMethods, Common):
         Raises:
             SpecError: If ``obs`` or ``next_obs`` is not a dict with both goals.
         """
+        batch, relabeled = self._relabeled(n, seed, strategy, share)
+        if relabeled.any():
+            achieved = batch["next_obs"]["achieved_goal"][relabeled]
+            goals = batch["obs"]["desired_goal"][relabeled]
+            batch["rewards"][relabeled] = compute_reward(achieved, goals, {})
+            if compute_terminated is not None:
+                batch["terminated"][relabeled] = compute_terminated(achieved, goals, {})
+        return _native.Batch._of({**batch, "relabeled": relabeled}, n)
+
+    def _relabeled(
+        self, n: int, seed: int | None, strategy: str, share: float
+    ) -> tuple[dict[str, Any], np.ndarray[Any, np.dtype[np.bool_]]]:
+        """Return a batch with the goals of other steps, and which of its steps have one."""
         both, marks = self._sample_goals(n, seed, strategy, share)
         batch = {name: _first(value) for name, value in both.items()}
         relabeled = np.asarray(marks, bool)
@@ -118,12 +131,7 @@ class _Views(_native.ReplayBuffer, StateMethods, Common):
         goals = both["next_obs"]["achieved_goal"][1][relabeled]
         obs["desired_goal"][relabeled] = goals
         next_obs["desired_goal"][relabeled] = goals
-        if relabeled.any():
-            achieved = next_obs["achieved_goal"][relabeled]
-            batch["rewards"][relabeled] = compute_reward(achieved, goals, {})
-            if compute_terminated is not None:
-                batch["terminated"][relabeled] = compute_terminated(achieved, goals, {})
-        return _native.Batch._of({**batch, "relabeled": relabeled}, n)
+        return batch, relabeled
 
     def stats(self) -> BufferStats:
         """Return the buffer's statistics."""
