@@ -122,7 +122,7 @@ nightly-part: build $(PYTHON_TESTS) ## Run a part of the nightly tier (PART: 0 t
 
 .PHONY: check-all
 # The environments of their own run the nightly tests that are skipped in `.venv`. It takes hours.
-check-all: lint types docs rustdoc test-rust loom test-all parity tensorflow drop-ins alfworld servers frameworks ## Run the nightly tier too, at full size
+check-all: lint types docs rustdoc test-rust loom test-all parity tensorflow drop-ins alfworld servers frameworks adapters ## Run the nightly tier too, at full size
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=300
 	@$(MAKE) --no-print-directory hunt SECONDS=3600
 	@$(MAKE) --no-print-directory soak SECONDS=3600
@@ -227,7 +227,8 @@ parity: build
 		rlax rliable==1.2.0
 	@PYTHONPATH=python target/parity/bin/python -m pytest --tier all -m nightly --check-skips \
 		tests/parity tests/primitives/test_other_libraries.py \
-		tests/primitives/test_arguments.py tests/agents/test_evaluation/test_statistics.py
+		tests/primitives/test_arguments.py tests/integrations/test_jax.py \
+		tests/agents/test_evaluation/test_statistics.py
 
 .PHONY: tensorflow
 # Run echoic.reverb with TensorFlow, and with upstream's own tests where ECHOIC_UPSTREAM_REVERB has them: the
@@ -265,6 +266,26 @@ alfworld: build .venv/.installed-test .venv/.installed-agents
 	@ECHOIC_ALFWORLD_PYTHON=target/alfworld/bin/python \
 		python -m pytest --tier all --check-skips \
 		tests/agents/test_environments/test_alfworld.py
+
+.PHONY: adapters
+# Run the adapters with the libraries that they are for (5 GB), and Stable-Baselines3's own tests on ours. CleanRL's and
+# Tianshou's come with ECHOIC_UPSTREAM_CLEANRL and _TIANSHOU. LeRobot needs older packages than ours are (8 GB).
+ADAPTERS := stable-baselines3==2.9.2 sb3-contrib==2.9.2 torchrl==0.14.1 tianshou==2.0.1 'minari[hdf5]==0.5.4' \
+	datasets==5.2.0 av==18.1.0 tensorflow-datasets==4.9.10 wandb mlflow tensorboard torch pillow psutil
+ADAPTER_TESTS := tests/buffers/test_offline_libraries.py tests/integrations/test_cleanrl.py tests/integrations/test_loggers.py \
+	$(wildcard tests/integrations/test*_stable_baselines3.py tests/integrations/test*_torchrl.py tests/integrations/test*_tianshou.py)
+SB3 := target/stable_baselines3-2.9.2
+adapters: build
+	@test -d target/adapters || uv venv --quiet --python $(VENV)/bin/python target/adapters
+	@$(call pins,test) --no-hashes | uv pip install --quiet --python target/adapters -r - $(ADAPTERS)
+	@test -d $(SB3) || { python -m pip --quiet download --no-deps --no-binary :all: --dest target stable-baselines3==2.9.2; \
+		tar -xzf $(SB3).tar.gz -C target; }
+	@ECHOIC_UPSTREAM_STABLE_BASELINES3=$(SB3) PYTHONPATH=python target/adapters/bin/python -m pytest --tier all --check-skips \
+		$(ADAPTER_TESTS)
+	@test -d target/lerobot || uv venv --quiet --python $(VENV)/bin/python target/lerobot
+	@uv pip install --quiet --python target/lerobot lerobot==0.4.4 minari h5py optree typing_extensions hypothesis \
+		pytest pytest-timeout pytest-xdist sybil
+	@PYTHONPATH=python target/lerobot/bin/python -m pytest --tier all --check-skips tests/buffers/test_offline_libraries.py
 
 .PHONY: frameworks
 # Run the adapters with TRL, verl and verifiers, in environments of their own (6 GB each). verl needs older packages

@@ -23,13 +23,17 @@ MAY_BE_SKIPPED = {
     "no pages at": 1,
     # Sources of other libraries, for the nightly tier: set ECHOIC_UPSTREAM_ECHO and others.
     "no checkout of its sources": 9,
+    # Environments of their own: `make adapters`, `make parity`.
+    "no (datasets|av|minari|lerobot|tensorflow_datasets) here": 29,
+    "no (stable_baselines3|sb3_contrib|torchrl|tianshou|wandb|mlflow) here": 9,
+    "no jax here": 1,
     # An environment of its own: `make tensorflow`.
     "no TensorFlow": 41,
     "there is TensorFlow": 1,
     # NumPy 1, which works too.
     "numpy 2 has such strings": 1,
     # A GPU.
-    "no CUDA": 1,
+    "no CUDA": 21,
     # Other systems than Linux.
     "reads /proc|threads in /proc": 4,
     "no fork|nothing forks": 9,
