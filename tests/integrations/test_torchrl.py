@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
+import socket
 import subprocess
 import sys
 from functools import partial
@@ -443,6 +445,7 @@ def test_slices_are_consecutive_steps_of_one_episode() -> None:
         buffer.sample(12)
 
 
+@pytest.mark.timeout(600)
 def test_a_process_collects_into_the_table_of_a_server() -> None:
     row = {"obs": np.zeros(4, np.float32), "actions": np.int64(0), "rewards": np.float32(0)}
     row |= {"terminated": False, "truncated": False, "next_obs": np.zeros(4, np.float32)}
@@ -454,7 +457,7 @@ def test_a_process_collects_into_the_table_of_a_server() -> None:
             [sys.executable, str(worker), server.address, "200"],
             check=True,
             env={**os.environ, "PYTHONPATH": path},
-            timeout=110,
+            timeout=500,
         )
         with echoic.connect(server.address) as connection:
             make = partial(connection.table, "replay")
@@ -536,3 +539,19 @@ def test_dqn_learns_cartpole_as_with_torchrls_buffer() -> None:
     assert min(control.mean(), ours_.mean()) > 80
     noise = np.hypot(control.std(), ours_.std()) + 20
     assert abs(control.mean() - ours_.mean()) < 2 * noise
+
+
+def test_the_page_runs() -> None:
+    page = Path(__file__).parents[2] / "docs" / "guides" / "torchrl.md"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```py\n(.*?)```", page.read_text(), re.DOTALL):
+        exec(block.replace(":5555", f":{port}"), names)
+    try:
+        assert len(names["table"]) == 500
+        assert names["buffer"].sample()["next", "reward"].eq(1).all()
+    finally:
+        names["connection"].close()
+        names["server"].close()

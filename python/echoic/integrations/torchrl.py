@@ -157,8 +157,8 @@ class _Storage(Storage):
     """A store of Echoic, and what its transitions are as TensorDicts."""
 
     def __init__(self, storage: Any, alpha: float | None, slice_len: int | None) -> None:
-        self._connect = storage if callable(storage) else None
-        made = storage() if callable(storage) else storage
+        self._connect: Any = storage if callable(storage) else None
+        made: Any = storage() if callable(storage) else storage
         is_number = isinstance(made, int)
         if not isinstance(made, (int, ReplayBuffer, PrioritizedReplayBuffer, TableMethods)):
             raise TypeError(
