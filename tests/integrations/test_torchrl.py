@@ -241,7 +241,7 @@ def test_transitions_can_be_read_and_not_changed(make: Callable[..., Any]) -> No
         buffer[0] = transitions(1)[0]
 
 
-def test_items_may_be_trajectories(ours: Callable[..., Any]) -> None:
+def test_items_may_be_trajectories() -> None:
     buffer = TensorDictReplayBuffer(20)
     steps = transitions(40).reshape(8, 5)
     buffer.extend(steps)
@@ -249,6 +249,19 @@ def test_items_may_be_trajectories(ours: Callable[..., Any]) -> None:
     assert len(buffer) == 8
     assert (sample.batch_size, sample["next"].batch_size) == ((6, 5), (6, 5))
     assert_whole(sample.reshape(-1))
+
+
+def test_a_trajectory_has_one_priority() -> None:
+    buffer = TensorDictReplayBuffer(20, alpha=1.0, batch_size=16)
+    buffer.extend(transitions(40).reshape(8, 5))
+    sample = buffer.sample()
+    assert (sample["index"].shape, sample["priority_weight"].shape) == ((16, 5), (16, 5))
+    sample["td_error"] = (sample["action"] == 12).float()
+    buffer.update_tensordict_priority(sample)
+    # Trajectories that were not in the sample have the priority of new ones.
+    kept = set(range(8)) - {int(first) // 5 for first in sample["action"][:, 0]} | {2}
+    found = {int(first) // 5 for first in buffer.sample()["action"][:, 0]}
+    assert found <= kept
 
 
 def test_the_seed_of_torch_repeats_draws() -> None:

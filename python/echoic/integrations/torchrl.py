@@ -114,7 +114,8 @@ class TensorDictReplayBuffer(torchrl.data.TensorDictReplayBuffer):
             with _set_dispatch_td_nn_modules(True):
                 data = self._transform.inv(data)
         if data is not None:
-            priority = data.get(self.priority_key, None)
+            has_priorities = self._storage.has_priorities
+            priority = data.get(self.priority_key, None) if has_priorities else None
             self._storage.add(data, None if priority is None else float(priority.max()) + _EPS)
             self._writer.count += 1
 
@@ -132,9 +133,26 @@ class TensorDictReplayBuffer(torchrl.data.TensorDictReplayBuffer):
         if len(self._transform):
             tensordicts = self._transform.inv(tensordicts)
         if tensordicts is not None:
-            found = None if update_priority is False else tensordicts.get(self.priority_key, None)
+            found = None
+            if self._storage.has_priorities and update_priority is not False:
+                found = tensordicts.get(self.priority_key, None)
             self._storage.extend(tensordicts, None if found is None else _priorities(found))
             self._writer.count += len(tensordicts)
+
+    def sample(
+        self, batch_size: int | None = None, return_info: bool = False, **options: Any
+    ) -> Any:
+        """Draw a batch; see torchrl's method.
+
+        Raises:
+            ReplayError: If the buffer is empty.
+        """
+        n = self._batch_size
+        if n is None or batch_size not in (None, n) or return_info or options or self._prefetch:
+            return super().sample(batch_size, return_info, **options)
+        # What torchrl does around a draw takes as long as the draw.
+        self._init()
+        return self._sample(n)[0]
 
     # The stores may be used by several threads, and a table's limiter may let `sample` wait for
     # `extend`, so torchrl's lock around both is not taken.
@@ -220,7 +238,7 @@ class _Storage(Storage):
         tree = self._tree(data)
         store = self._store_like(tree) if self.store is None else self.store
         self._axes = tuple(data.batch_size)
-        if priority is None or not self.has_priorities:
+        if priority is None:
             store.add(tree)
         else:
             store.add(tree, priority=priority)
@@ -232,7 +250,7 @@ class _Storage(Storage):
             self._store_like(_columns.example_of(tree))
         store = self.store
         self._axes = tuple(data.batch_size[1:])
-        if priorities is None or not self.has_priorities:
+        if priorities is None:
             store.extend(tree)
         else:
             store.extend(tree, priorities=priorities)
@@ -244,12 +262,19 @@ class _Storage(Storage):
         if self._slice_len is not None:
             return self._slices(n, self._slice_len), {}
         if not self.has_priorities:
-            return self._tensordict(self.store.sample(n).data, n), {}
+            return self._tensordict(self.store.sample(n).data, n, {}), {}
         batch = self.store.sample(n, beta=beta)
-        # Keys of tables have 64 bits without a sign, which torch can hardly index.
-        index = torch.from_numpy(batch.keys.view(np.int64))
-        weights = torch.from_numpy(batch.weights.astype(np.float32, copy=False))
-        return self._tensordict(batch.data, n), {"index": index, "priority_weight": weights}
+        info = {
+            # Keys of tables have 64 bits without a sign, which torch can hardly index.
+            "index": torch.from_numpy(batch.keys.view(np.int64)),
+            "priority_weight": torch.from_numpy(batch.weights.astype(np.float32, copy=False)),
+        }
+        if self._axes:
+            ones = (1,) * len(self._axes)
+            info = {
+                name: value.view(n, *ones).expand(n, *self._axes) for name, value in info.items()
+            }
+        return self._tensordict(batch.data, n, info), info
 
     def _slices(self, n: int, length: int) -> TensorDict:
         if n % length:
@@ -261,7 +286,7 @@ class _Storage(Storage):
         if "truncated" in data:
             data["truncated"][np.arange(len(mask)), mask.sum(1) - 1] = True
         flat = _trees.tree_map(lambda leaf: leaf.reshape(n, *leaf.shape[2:]), data)
-        found = self._tensordict(flat, n)
+        found = self._tensordict(flat, n, {})
         found["collector", "mask"] = torch.from_numpy(mask.reshape(n))
         return found
 
@@ -294,7 +319,7 @@ class _Storage(Storage):
             _put(tree, leaf.path, array)
         return tree
 
-    def _tensordict(self, data: Any, n: int) -> TensorDict:
+    def _tensordict(self, data: Any, n: int, info: dict[str, Any]) -> TensorDict:
         """Return what was drawn as a TensorDict, which shares the memory."""
         if self._leaves is None:
             tree = _tensors(data)
@@ -310,6 +335,7 @@ class _Storage(Storage):
                 tree["next"]["done"] = ends[0] | ends[-1]
         # Of trees of tensors with one row for each transition, so there is nothing to check. The
         # constructor takes longer than the draw.
+        tree.update(info)
         return TensorDict._new_unsafe(tree, torch.Size((n, *self._axes)), _CPU)
 
     def __len__(self) -> int:
@@ -325,7 +351,7 @@ class _Storage(Storage):
             data = {}
             for path, rows in self.store.state_dict()["rows"].items():
                 _put(data, tuple(path.split("/")), rows)
-        return self._tensordict(data, len(self))[index]
+        return self._tensordict(data, len(self), {})[index]
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Raise, since transitions are not changed once they are stored."""
