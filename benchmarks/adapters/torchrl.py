@@ -79,7 +79,7 @@ def cases() -> list[Case]:
         (
             f"prioritized({DRAWN}), tensors",
             [
-                lambda: _tensordict(by_priority.sample(DRAWN, beta=0.4).data, DRAWN),
+                lambda: _weighted(by_priority.sample(DRAWN, beta=0.4)),
                 ours_by_priority.sample,
                 own_by_priority.sample,
             ],
@@ -102,6 +102,11 @@ def _arrays(tree: Any) -> dict[str, Any]:
         key: value.numpy() if isinstance(value, torch.Tensor) else _arrays(value)
         for key, value in tree.items()
     }
+
+
+def _weighted(batch: Any) -> TensorDict:
+    more = {"index": batch.keys, "priority_weight": batch.weights}
+    return _tensordict({**batch.data, **more}, len(batch))
 
 
 def _tensordict(tree: dict[str, Any], n: int) -> TensorDict:
