@@ -17,7 +17,7 @@ import echoic
 import numpy as np
 import pytest
 from echoic import ReplayBuffer, Server, Table, selectors
-from echoic.errors import PriorityError, ReplayError, SpecError
+from echoic.errors import DtypeError, PriorityError, ReplayError, SpecError
 
 pytestmark = [
     pytest.mark.nightly,
@@ -419,6 +419,8 @@ def test_what_does_not_fit_is_named() -> None:
     buffer = TensorDictReplayBuffer(CAPACITY)
     with pytest.raises(SpecError, match="`next/text`: expected a tensor, got a NonTensor"):
         buffer.extend(TensorDict({"next": TensorDict({"text": "a"}, [4])}, [4]))
+    with pytest.raises(DtypeError, match="`next/a`: expected .*, got torch.bfloat16"):
+        buffer.extend(TensorDict({"next": {"a": torch.zeros(4, dtype=torch.bfloat16)}}, [4]))
     with pytest.raises(SpecError, match="expected a TensorDict, got a dict"):
         buffer._storage.extend({}, None)
 

@@ -25,7 +25,7 @@ from torchrl.data.replay_buffers.writers import Writer
 
 from echoic import _trees
 from echoic.buffers import PrioritizedReplayBuffer, ReplayBuffer, _columns, _keeping
-from echoic.errors import ReplayError, SpecError
+from echoic.errors import DtypeError, ReplayError, SpecError
 from echoic.table_methods import TableMethods
 
 if TYPE_CHECKING:
@@ -191,7 +191,8 @@ class _Storage(Storage):
             raise ReplayError(
                 f"slice_len={slice_len}: expected a buffer with episodes=True, got {made!r}"
             )
-        super().__init__(made if is_number else made.capacity)
+        store: Any = None if is_number else made
+        super().__init__(made if is_number else store.capacity)
         self._alpha = alpha
         self._slice_len = slice_len
         self._making = threading.Lock()
@@ -204,8 +205,8 @@ class _Storage(Storage):
         self._leaves: list[_Leaf] | None = None
         # Axes that a transition has in a TensorDict; known for those that were added here.
         self._axes: tuple[int, ...] = ()
-        if not is_number:
-            self._use(made)
+        if store is not None:
+            self._use(store)
 
     def _use(self, store: Any) -> None:
         if self.is_table:
@@ -313,7 +314,7 @@ class _Storage(Storage):
                     f"TensorDict, got {'nothing' if value is None else type(value).__name__}; "
                     f"its keys are {sorted(map(str, data.keys(True, True)))}"
                 )
-            array = value.numpy(force=True)
+            array = _array(value, leaf.key)
             if leaf.is_flag and array.ndim > data.ndim:
                 array = array[..., 0]
             _put(tree, leaf.path, array)
@@ -528,13 +529,23 @@ def _arrays(data: TensorDictBase, path: tuple[str, ...]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for key, value in data.items():
         if isinstance(value, torch.Tensor):
-            tree[key] = value.numpy(force=True)
+            tree[key] = _array(value, (*path, key))
         elif isinstance(value, TensorDictBase):
             tree[key] = _arrays(value, (*path, key))
         else:
             name = "/".join((*path, key))
             raise SpecError(f"`{name}`: expected a tensor, got a {type(value).__name__}")
     return tree
+
+
+def _array(tensor: Any, key: tuple[str, ...]) -> Any:
+    """Return a tensor as an array, also one of a GPU or with a gradient."""
+    try:
+        return tensor.numpy(force=True)
+    except TypeError as error:
+        raise DtypeError(
+            f"`{'/'.join(key)}`: expected a dtype that numpy has, got {tensor.dtype}; convert it"
+        ) from error
 
 
 def _tensors(tree: dict[str, Any]) -> dict[str, Any]:
