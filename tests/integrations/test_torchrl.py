@@ -419,7 +419,7 @@ def test_what_does_not_fit_is_named() -> None:
     buffer = TensorDictReplayBuffer(CAPACITY)
     with pytest.raises(SpecError, match="`next/text`: expected a tensor, got a NonTensor"):
         buffer.extend(TensorDict({"next": TensorDict({"text": "a"}, [4])}, [4]))
-    with pytest.raises(DtypeError, match="`next/a`: expected .*, got torch.bfloat16"):
+    with pytest.raises(DtypeError, match=r"`next/a`: expected .*, got torch\.bfloat16"):
         buffer.extend(TensorDict({"next": {"a": torch.zeros(4, dtype=torch.bfloat16)}}, [4]))
     with pytest.raises(SpecError, match="expected a TensorDict, got a dict"):
         buffer._storage.extend({}, None)
