@@ -278,6 +278,20 @@ def test_a_buffer_sums_no_rewards_over_an_end_or_a_reset(mode):
         assert (reward[0], terminated, truncated) == (pytest.approx(total), ends, cuts)
 
 
+@pytest.mark.parametrize("next_obs", ["stored", "shared"])
+@pytest.mark.parametrize("kind", ["box", "dict"])
+def test_a_buffer_that_joins_nothing_has_the_steps_too(kind, next_obs):
+    single, envs = vector(AutoresetMode.NEXT_STEP, kind)
+    buffer = echoic.ReplayBuffer.from_spaces(*KINDS[kind], 10_000, next_obs=next_obs)
+    one = Numbered(kind, 5)
+    for seed in range(5):
+        play_vector(VectorRecordToTable(envs, buffer), 7, AutoresetMode.NEXT_STEP, seed)
+        play(RecordToTable(one, buffer), 7, seed)
+    made = {step for env in (*single, one) for step in env.made}
+    assert len(buffer) == len(made)
+    assert set(rows(buffer.sample(5000, seed=1).data)) == made
+
+
 def test_one_environment_in_a_buffer_that_is_reset_before_its_end():
     env = Numbered()
     buffer = echoic.ReplayBuffer.from_spaces(*KINDS["box"], 1000, n_step=2, gamma=1.0)

@@ -57,6 +57,7 @@ class RecordToTable(gymnasium.Wrapper):  # type: ignore[misc]
     def __init__(self, env: Any, table: Any) -> None:
         super().__init__(env)
         self._table = table
+        self._joins = _joins(table)
         self._keep_obs = _keeper(env.observation_space)
         self._keep_action = _keeper(env.action_space)
         self._obs: Any = None
@@ -71,8 +72,8 @@ class RecordToTable(gymnasium.Wrapper):  # type: ignore[misc]
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; nothing is added."""
         obs, info = self.env.reset(seed=seed, options=options)
-        if self._begun:
-            _cut(self._table, 0)
+        if self._begun and self._joins:
+            self._table.end_episode()
         self._obs, self._begun = self._keep_obs(obs), True
         return obs, info
 
@@ -151,19 +152,19 @@ class VectorRecordToTable(VectorWrapper):  # type: ignore[misc]
             )
         self._mode = mode
         self._table = table
+        self._joins = _joins(table)
         self._keep_obs = _keeper(env.single_observation_space)
         self._keep_action = _keeper(env.single_action_space)
         self._obs: Any = None
         self._begun = np.zeros(env.num_envs, np.bool_)
-        self._has_episodes = hasattr(table, "end_episode")
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Begin episodes, of all environments or those of ``options["reset_mask"]``."""
         # Read first, since environments take it out of the options.
         mask = (options or {}).get("reset_mask", np.True_)
         obs, infos = self.env.reset(seed=seed, options=options)
-        for number in np.flatnonzero(self._begun & mask):
-            _cut(self._table, int(number))
+        for number in np.flatnonzero(self._begun & mask) if self._joins else ():
+            self._table.end_episode(int(number))
         self._obs = self._keep_obs(obs)
         self._begun |= mask
         return obs, infos
@@ -207,7 +208,7 @@ class VectorRecordToTable(VectorWrapper):  # type: ignore[misc]
         return result  # type: ignore[no-any-return]
 
     def _extend(self, rows: dict[str, Any], is_step: Any) -> None:
-        if self._has_episodes:
+        if self._joins:
             self._table.extend(rows, env=np.arange(self.num_envs)[is_step])
         else:
             self._table.extend(rows)
@@ -268,10 +269,9 @@ def _put(batch: Any, number: int, value: Any) -> None:
         _put(batch[name], number, value[name])
 
 
-def _cut(table: Any, env: int) -> None:
-    """Tell a buffer that joins steps that an episode was left before its end."""
-    if hasattr(table, "end_episode"):
-        table.end_episode(env)
+def _joins(table: Any) -> bool:
+    """Return whether this is a buffer that joins the steps of an episode."""
+    return getattr(table, "num_episodes", None) is not None
 
 
 def _deliver(table: Any) -> None:
