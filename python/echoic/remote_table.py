@@ -20,11 +20,15 @@ class RemoteTable(_native.RemoteTable, Table):
 
     A :class:`~echoic.Table`, but for ``close`` and
     ``durability``, which raise. Inserts are on their way when they return: they are delivered in
-    the background, each exactly once, and ``connection.flush()`` waits until they are in the table.
+    the background, each exactly once, and :meth:`flush` waits until they are in the table.
     Everything else is a request that waits for its answer.
     """
 
-    __slots__ = ()
+    __slots__ = ("_link",)
+
+    def __init__(self, link: _native.Tables, number: int) -> None:
+        """Store the link, which the table's items wait in."""
+        self._link = link
 
     def _batch_requests(self, n: int, beta: float) -> Callable[[], Callable[[float], Batch]]:
         # The server sends batches one after the other; threads would only hand them on.
@@ -33,6 +37,10 @@ class RemoteTable(_native.RemoteTable, Table):
             return lambda wait: pending.take(wait, beta)
 
         return start
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until what was added to tables of this connection is in them."""
+        self._link.flush(timeout)
 
     def close(self) -> NoReturn:
         """Raise: only the server's process can close a table.

@@ -128,6 +128,45 @@ class Table(_native.Table, TableMethods):
         )
 
     @classmethod
+    def from_spaces(
+        cls,
+        observation_space: Any,
+        action_space: Any,
+        *,
+        capacity: int,
+        name: str = "replay",
+        **settings: Any,
+    ) -> Self:
+        """Make a table for transitions of a Gymnasium environment.
+
+        Items have the fields of :meth:`echoic.ReplayBuffer.from_spaces`, the form that all adapters
+        share: ``obs``, ``actions``, ``rewards`` (float32), ``terminated``, ``truncated`` and
+        ``next_obs``.
+
+        Args:
+            observation_space: A space of arrays or numbers, or a ``Dict`` or ``Tuple`` of them.
+            action_space: As ``observation_space``.
+            capacity: Number of items that fit.
+            name: The name of the table, unique in a server. Default: ``"replay"``.
+            settings: More arguments of the class.
+
+        Raises:
+            SpecError: If a space has values that are not arrays or numbers.
+
+        Examples:
+            >>> import gymnasium
+            >>> from echoic import Table
+            >>> env = gymnasium.make("CartPole-v1")
+            >>> table = Table.from_spaces(env.observation_space, env.action_space, capacity=1000)
+            >>> [(leaf.path, leaf.dtype, leaf.shape) for leaf in table.spec.leaves][:3]
+            [('actions', 'int64', ()), ('next_obs', 'float32', (4,)), ('obs', 'float32', (4,))]
+        """
+        from echoic.buffers._common import transition_of
+
+        example = transition_of(observation_space, action_space)
+        return cls(name, example, capacity=capacity, **settings)
+
+    @classmethod
     def queue(
         cls,
         name: str,

@@ -85,6 +85,20 @@ class TableMethods:
         """Return a function that asks for a batch without waiting, if the table has one."""
         return None
 
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until what was added and updated before is in the table.
+
+        A table of this process has it at once. One of a server waits for all tables of its
+        connection, see :meth:`echoic.Connection.flush`.
+
+        Args:
+            timeout: Seconds to wait; ``None`` waits forever.
+
+        Raises:
+            WaitTimeoutError: If it was not in time. It is still being delivered.
+            DisconnectedError: If the server was away for longer than ``reconnect``.
+        """
+
     def set_limiter(self: _Table, limiter: Limiter) -> None:
         """Replace the limiter, keeping the counts of additions and samples.
 

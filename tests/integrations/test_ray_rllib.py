@@ -528,29 +528,77 @@ def test_two_trials_of_tune_have_a_table_each(ray_nodes, tmp_path):
             assert (table.items().info.priorities != 1.0).any()
 
 
-@tiers.turn(1, of=3)
-def test_sac_draws_from_it_when_it_is_put_in_its_place(ray_nodes):
-    def put(algorithm, **_):
-        algorithm.local_replay_buffer = EchoicEpisodeReplayBuffer(1000, n_step=2, gamma=0.9)
-
-    config = (
+def sac(buffer):
+    """Settings of a small SAC that learns as often as it steps."""
+    return (
         SACConfig()
         .environment("Pendulum-v1")
         .env_runners(num_env_runners=0, rollout_fragment_length=16)
         .training(
+            replay_buffer_config={"type": EchoicEpisodeReplayBuffer, **buffer},
             n_step=2,
             gamma=0.9,
             train_batch_size_per_learner=32,
             num_steps_sampled_before_learning_starts=64,
         )
-        .callbacks(on_algorithm_init=put)
         .reporting(min_sample_timesteps_per_iteration=128, min_time_s_per_iteration=0)
         .debugging(seed=1, log_level="ERROR")
     )
-    algorithm = config.build_algo()
+
+
+@tiers.turn(1, of=3)
+def test_sac_draws_from_the_buffer_of_its_configuration(ray_nodes, tmp_path):
+    algorithm = sac({"capacity": 1000, "n_step": 2, "gamma": 0.9}).build_algo()
     algorithm.train()
     known = algorithm.local_replay_buffer.table.items()
+    algorithm.save_to_path(tmp_path / "saved")
     algorithm.stop()
     # All but the last step of the episode that goes on; those that were drawn have their errors.
     assert len(known) == 127
     assert (known.info.priorities != 1.0).sum() > 32
+    loaded = Algorithm.from_checkpoint(tmp_path / "saved")
+    assert type(loaded.local_replay_buffer) is EchoicEpisodeReplayBuffer
+    loaded.stop()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("where", ["driver", "server"])
+def test_sac_learns_to_swing_up_a_pendulum(ray_nodes, where):
+    env = gymnasium.make("Pendulum-v1")
+    spaces = env.observation_space, env.action_space
+    table = transition_table("replay", *spaces, capacity=20_000, alpha=0.6)
+    with echoic.Server(table, listen="tcp://127.0.0.1:0") as server:
+        place = {"client": server.address} if where == "server" else {"capacity": 20_000}
+        config = sac({"n_step": 2, "gamma": 0.99, **place}).training(
+            gamma=0.99,
+            actor_lr=1e-3,
+            critic_lr=1e-3,
+            alpha_lr=1e-3,
+            train_batch_size_per_learner=128,
+            training_intensity=128,
+            target_entropy="auto",
+        )
+        config.env_runners(num_envs_per_env_runner=1, rollout_fragment_length=4)
+        config.reporting(min_sample_timesteps_per_iteration=1000)
+        algorithm = config.build_algo()
+        best = -2000.0
+        for _ in range(12):
+            best = max(best, algorithm.train()["env_runners"]["episode_return_mean"])
+            if best > -700:
+                break
+        buffer = algorithm.local_replay_buffer
+        algorithm.stop()
+        # Chance has about -1,200; the mean is of the last 100 episodes.
+        assert best > -700
+        buffer.close()
+        assert (len(table) > 0) == (where == "server")
+
+
+def test_the_class_of_the_buffer_equals_only_itself_and_the_name_that_sac_knows():
+    assert EchoicEpisodeReplayBuffer == EchoicEpisodeReplayBuffer
+    assert EchoicEpisodeReplayBuffer == "EpisodeReplayBuffer"
+    assert EchoicEpisodeReplayBuffer != "PrioritizedEpisodeReplayBuffer"
+    assert EchoicEpisodeReplayBuffer != PrioritizedEpisodeReplayBuffer
+    assert pickle.loads(pickle.dumps({EchoicEpisodeReplayBuffer: 1})) == {
+        EchoicEpisodeReplayBuffer: 1
+    }

@@ -18,12 +18,20 @@ if TYPE_CHECKING:
 
     from echoic._native import Batch
 
-__all__ = ["BufferStats", "Common", "Drawn", "seed_of"]
+__all__ = ["BufferStats", "Common", "Drawn", "seed_of", "transition_of"]
 
 
 def seed_of(seed: int | None) -> int:
     """Return the seed, or a random one for ``None``."""
     return secrets.randbits(64) if seed is None else seed
+
+
+def transition_of(observation_space: Any, action_space: Any) -> dict[str, Any]:
+    """Return an example of a transition of an environment with these spaces."""
+    # Copied, since sampling changes the random state of a space.
+    obs, action = (copy.deepcopy(space).sample() for space in (observation_space, action_space))
+    ends = {"terminated": False, "truncated": False}
+    return {"obs": obs, "actions": action, "rewards": np.float32(0), **ends, "next_obs": obs}
 
 
 @dataclass(frozen=True)
@@ -105,10 +113,7 @@ class Common(Drawn):
         Raises:
             SpecError: If a space has values that are not arrays or numbers.
         """
-        # Copied, since sampling changes the random state of a space.
-        obs, action = (copy.deepcopy(space).sample() for space in (observation_space, action_space))
-        ends = {"terminated": False, "truncated": False}
-        example = {"obs": obs, "actions": action, "rewards": np.float32(0), **ends, "next_obs": obs}
+        example = transition_of(observation_space, action_space)
         make: Any = cls
         buffer: Self = make(example, capacity, **settings)
         return buffer

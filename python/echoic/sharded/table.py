@@ -318,6 +318,10 @@ class ShardedTable(TableMethods):
         """Remove all items of the shards that are there; a warning names the others."""
         self._each("clear", lambda table: table.clear())
 
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until what was added to tables of this connection is in them."""
+        self._shards.flush(timeout)
+
     def pause(self) -> None:
         """Block inserts and samples on the shards that are there."""
         self._each("pause", lambda table: table.pause())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import logging
 import math
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from echoic.agents.runs import log_to
+from echoic.integrations.loggers import log_function, summary_writer
 
 if TYPE_CHECKING:
     from echoic.agents.training.config import TrainingConfig
@@ -88,7 +88,8 @@ class Records:
             mode = "w" if goes_on_at is None else "a"
             self._lines = stack.enter_context(lines.open(mode, encoding="utf-8"))
             stack.enter_context(log_to(folder / "train.log", config.log_level))
-            self._board = _board(config.tensorboard_log)
+            board = config.tensorboard_log
+            self._board = summary_writer(board) if board else None
             if self._board is not None:
                 stack.callback(self._board.close)
             self._closing = stack.pop_all()
@@ -101,9 +102,8 @@ class Records:
         self._lines.write(json.dumps({"kind": kind, "step": step, **plain}) + "\n")
         self._lines.flush()
         if self._board is not None:
-            for name, value in plain.items():
-                if value is not None:
-                    self._board.add_scalar(f"{kind}/{name}", value, step)
+            known = {f"{kind}/{name}": one for name, one in plain.items() if one is not None}
+            log_function(self._board)(known, step)
         level = logging.INFO if kind != "update" else logging.DEBUG
         _log.log(level, "%s at step %d: %s", kind, step, plain)
 
@@ -122,11 +122,3 @@ def _cut(file: Path, step: int) -> None:
     whole = file.with_suffix(".new")
     whole.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
     whole.replace(file)
-
-
-def _board(folder: str) -> Any:
-    """Return a writer of TensorBoard's files, if one is installed and a folder is given."""
-    for name in ("tensorboardX", "torch.utils.tensorboard") if folder else ():
-        with contextlib.suppress(ImportError):
-            return importlib.import_module(name).SummaryWriter(folder)
-    return None

@@ -1,8 +1,9 @@
 """Store RLlib's transitions in tables: in this process, on a server or in a cluster.
 
-RLlib's DQN, in its driver, adds episodes to a buffer and draws from it. These buffers are clients
-of tables in which each step is an item, made by :mod:`~echoic.integrations.ray.transitions`. So the
-tables may have other clients, and exist before and after the driver.
+RLlib's DQN and SAC, in their driver, add episodes to a buffer and draw from it. These buffers are
+clients of tables in which each step is an item, made by
+:mod:`~echoic.integrations.ray.transitions`. So the tables may have other clients, and exist before
+and after the driver.
 
 They are for policies that act on single observations; stateful modules are rejected. With several
 agents there is a table for each module, since RLlib maps agents to modules: the steps of an agent
@@ -53,11 +54,17 @@ class _Named(ABCMeta):
     """The metaclass of buffers.
 
     Tune makes classes from names in a configuration, and RLlib then looks for
-    ``"EpisodeReplayBuffer"`` in the class as if it were a name.
+    ``"EpisodeReplayBuffer"`` in the class as if it were a name. SAC looks for the class in a list
+    of the names that it accepts, so the class equals one of them.
     """
 
     def __contains__(cls, part: object) -> bool:
         return str(part) in cls.__name__
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other or other == "EpisodeReplayBuffer"
+
+    __hash__ = ABCMeta.__hash__
 
 
 class EchoicEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer, metaclass=_Named):
