@@ -58,7 +58,7 @@ def test_it_tells_its_version() -> None:
     manifest = Path(__file__).parent.parent / "Cargo.toml"
     assert f'\nversion = "{echoic.__version__}"\n' in manifest.read_text(encoding="utf-8")
     changes = (manifest.parent / "CHANGELOG.md").read_text(encoding="utf-8")
-    released = re.findall(r"^## (\S+) – \d{4}-\d\d-\d\d$", changes, re.MULTILINE)
+    released = re.findall(r"^## (\S+) . \d{4}-\d\d-\d\d$", changes, re.MULTILINE)
     assert released[0] == echoic.__version__
 
 

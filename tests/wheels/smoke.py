@@ -67,13 +67,15 @@ assert "Traceback" not in done.stderr, done.stderr
 import ray
 from echoic.integrations.ray import ReplayCluster, StreamServer
 """,
-    "tensorflow": BUFFER + """
+    "tensorflow": BUFFER
+    + """
 import tensorflow
 from echoic import reverb
 assert reverb.TFClient and reverb.TimestepDataset
 assert tensorflow.convert_to_tensor(buffer.sample(2)["obs"]).shape == (2, 4)
 """,
-    "torch": BUFFER + """
+    "torch": BUFFER
+    + """
 assert buffer.sample(2, device="cpu")["obs"].sum().item() == 8.0
 """,
 }
