@@ -83,9 +83,17 @@ assert buffer.sample(2, device="cpu")["obs"].sum().item() == 8.0
 
 def found(version: str) -> str | None:
     """Return the path of a CPython of this version, whose GIL is on, or None."""
-    asked = ["uv", "python", "find", "--no-project", "--system", f"cpython@{version}"]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else None
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    # A name on the path may be a shim of pyenv, which does not run where another version is chosen.
+    on_path = shutil.which(f"python{version}")
+    source = "import sys, sysconfig; sys.exit(sysconfig.get_config_var('Py_GIL_DISABLED') or 0)"
+    for path in [on_path, *map(str, pyenv.glob(f"versions/{version}.*/bin/python"))]:
+        if path is None:
+            continue
+        done = subprocess.run([path, "-c", source], capture_output=True, check=False)
+        if done.returncode == 0:
+            return path
+    return None
 
 
 def install(python: str, package: str, folder: Path, *, compiler: bool) -> Path:
