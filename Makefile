@@ -219,6 +219,32 @@ programs: ## Install the system programs that tests use, where root may
 
 ##@ Maintain
 
+.PHONY: wheels
+# On Linux for glibc 2.28 and later, whatever this machine has: zig links against that version. With WHEEL_TARGET for
+# another target whose standard library rustc has; with PYTHON=python3.14t, in a fresh `.venv`, for that Python.
+WHEEL_TARGET := $(HOST)
+wheels: .venv/.made ## Build a wheel and the source package into dist/
+	$(call say,Building a wheel for $(WHEEL_TARGET). Link-time optimization takes minutes)
+	@test -d target/wheel-tools || uv venv --quiet --python $(VENV)/bin/python target/wheel-tools
+	@uv pip install --quiet --python target/wheel-tools maturin==1.16.0 ziglang==0.17.1 twine==7.0.0
+	@PATH="$(CURDIR)/target/wheel-tools/bin:$$PATH" $(STABLE_ABI) maturin build --release --locked --out dist \
+		--target $(WHEEL_TARGET) $(if $(STABLE_ABI),,--interpreter $(VENV)/bin/python) \
+		$(if $(findstring linux,$(WHEEL_TARGET)),--zig --compatibility manylinux_2_28)
+	@target/wheel-tools/bin/maturin sdist --out dist
+	@target/wheel-tools/bin/twine check --strict dist/*
+
+.PHONY: test-free-threaded
+# The tests of threads, with PYTHON=python3.14t in a fresh `.venv`: not all that other tests need has wheels for it.
+test-free-threaded: build
+	@uv pip install --quiet hypothesis pytest pytest-timeout pytest-xdist sybil
+	@python -c 'import sys; sys.exit(sys._is_gil_enabled() and "this Python is not free-threaded")'
+	@$(PYTEST) tests/test_stream.py tests/test_waiting.py tests/test_leases.py tests/tables tests/buffers tests/weights
+
+.PHONY: smoke
+# All Pythons that are there, and with ARGS=--extras each extra, which downloads gigabytes.
+smoke: .venv/.made ## Install the wheel and the source package of dist/ into empty environments
+	@python tests/wheels/smoke.py $(ARGS)
+
 .PHONY: parity
 # Compare with rlax and rliable, and run what needs JAX, which is large, in an environment of its own.
 parity: build

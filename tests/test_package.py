@@ -57,6 +57,18 @@ def test_importing_warns_about_nothing(run_script: Any) -> None:
 def test_it_tells_its_version() -> None:
     manifest = Path(__file__).parent.parent / "Cargo.toml"
     assert f'\nversion = "{echoic.__version__}"\n' in manifest.read_text(encoding="utf-8")
+    changes = (manifest.parent / "CHANGELOG.md").read_text(encoding="utf-8")
+    released = re.findall(r"^## (\S+) . \d{4}-\d\d-\d\d$", changes, re.MULTILINE)
+    assert released[0] == echoic.__version__
+
+
+def test_links_of_the_readme_are_absolute_and_lead_to_files_that_are_there() -> None:
+    root = Path(__file__).parent.parent
+    links = re.findall(r"\]\(([^)]+)\)", (root / "README.md").read_text(encoding="utf-8"))
+    place = re.compile(r"https://github\.com/echoic-rl/echoic/(?:blob|raw)/main/([^#]+)")
+    files = [place.match(link) for link in links]
+    assert [link for link, file in zip(links, files, strict=True) if file is None] == []
+    assert [file[1] for file in files if file is not None and not (root / file[1]).is_file()] == []
 
 
 def test_the_parts_that_read_pickles_are_those_that_the_security_policy_names() -> None:
