@@ -61,8 +61,12 @@ def install() -> None:
     names = ("ReplayBuffer", "DictReplayBuffer", "NStepReplayBuffer", "HerReplayBuffer")
     for name in names:
         original = getattr(theirs, name, stable_baselines3.HerReplayBuffer)
-        extra = WithGoals if name == "HerReplayBuffer" else Replaced
-        found = type(name, (extra, getattr(ours, name)), {"__module__": __name__})
+        # The library asks whether all of them are a ReplayBuffer, which is a name that is replaced.
+        base = globals().get("ReplayBuffer", Replaced)
+        bases = (getattr(ours, name), base) if name != "ReplayBuffer" else (base, ours.ReplayBuffer)
+        if name == "HerReplayBuffer":
+            bases = (WithGoals, *bases)
+        found = type(name, bases, {"__module__": __name__})
         globals()[name] = found
         for module in list(sys.modules.values()):
             if (

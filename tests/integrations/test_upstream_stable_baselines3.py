@@ -33,7 +33,7 @@ def test_upstreams_tests_pass(tmp_path: Path) -> None:
         tmp_path,
         drop_in="stable_baselines3_names",
         expected={},
-        passed=300,
+        passed=200,
         path=[Path(__file__).parent],
         options=["-k", f"not {NOT_RUN}"],
         timeout=3500,
