@@ -348,6 +348,13 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(all(target_os = "linux", not(echoic_portable)), ignore = "there is shared memory")]
+    fn an_address_of_shared_memory_is_refused_with_those_to_use() {
+        let refused = Unix::shared_memory("name").unwrap_err().to_string();
+        assert_eq!(refused, "shm:// needs Linux; use unix:// or tcp://");
+    }
+
+    #[test]
     fn what_is_no_socket_is_left_as_it_is() {
         let path = std::env::temp_dir().join(format!("echoic-file-{}", std::process::id()));
         fs::write(&path, "results of a week").unwrap();
@@ -360,6 +367,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(any(echoic_portable, not(target_os = "linux")), ignore = "shm:// needs Linux")]
     fn a_server_removes_the_sockets_that_killed_ones_have_left_in_its_folder() {
         let name = |what: &str| format!("{what}-{}", std::process::id());
         let make = |what: &str| Unix::shared_memory(&name(what)).unwrap();
