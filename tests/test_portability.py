@@ -66,6 +66,6 @@ print("done")
 
 def test_the_package_works_over_sockets_without_what_only_linux_has() -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", _PROGRAM], check=False, capture_output=True, text=True, timeout=120
     )
     assert (ran.stdout, ran.returncode) == ("done\n", 0), ran.stderr
