@@ -23,6 +23,7 @@ pub mod frames;
 pub mod layout;
 mod observations;
 pub mod offline;
+mod os;
 pub mod priorities;
 pub mod steps;
 pub mod surprise;

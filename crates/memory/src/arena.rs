@@ -203,7 +203,7 @@ impl Drop for AnswerBuffer {
     }
 }
 
-#[cfg(all(test, not(loom), not(miri)))]
+#[cfg(all(test, target_os = "linux", not(any(loom, miri, echoic_portable))))]
 mod tests {
     use super::*;
 

@@ -11,6 +11,8 @@ use std::ptr::NonNull;
 
 use crossbeam_utils::CachePadded;
 
+use crate::os;
+
 /// Alignment of every batch in a block: a cache line, and what XLA and AVX-512 want.
 pub const ALIGNMENT: usize = 64;
 
@@ -83,7 +85,10 @@ impl Block {
         let pointer = unsafe { alloc(layout) };
         let pointer = NonNull::new(pointer).ok_or(AllocError::Refused { bytes })?;
         // Not `alloc_zeroed`: with this alignment it would touch the pages before the advice.
-        advise_huge_pages(pointer, layout);
+        if alignment == HUGE_PAGE {
+            // SAFETY: our own allocation, which begins a page.
+            unsafe { os::advise_huge_pages(pointer, layout.size()) };
+        }
         // SAFETY: freshly allocated with this size.
         unsafe { pointer.write_bytes(0, layout.size()) };
         Ok(Self { pointer, layout })
@@ -137,7 +142,7 @@ impl Untouched {
         let skip = start.as_ptr().align_offset(ALIGNMENT);
         // SAFETY: less than a line is skipped, and the allocation has a line more than `bytes`.
         let pointer = unsafe { start.add(skip) };
-        advise_huge_pages_within(pointer, bytes);
+        advise_huge_pages(pointer, bytes);
         Ok(Self { start, layout, pointer, len: bytes })
     }
 
@@ -176,7 +181,7 @@ pub fn roomy<T>(len: usize) -> Vec<T> {
     if check_available(bytes).is_ok() && vector.try_reserve_exact(len).is_ok() {
         let room = vector.spare_capacity_mut();
         let bytes = size_of_val(room);
-        advise_huge_pages_within(NonNull::from(room).cast(), bytes);
+        advise_huge_pages(NonNull::from(room).cast(), bytes);
     }
     vector
 }
@@ -184,53 +189,23 @@ pub fn roomy<T>(len: usize) -> Vec<T> {
 /// Refuses more than the machine has: a system that overcommits would grant it, and kill the process
 /// when the pages are touched.
 pub(crate) fn check_available(bytes: usize) -> Result<(), AllocError> {
-    match physical_memory() {
+    match os::physical_memory() {
         Some(memory) if bytes > memory => Err(AllocError::Refused { bytes }),
         _ => Ok(()),
     }
 }
 
-#[cfg(all(target_os = "linux", not(miri)))]
-fn physical_memory() -> Option<usize> {
-    // SAFETY: asks for a number.
-    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
-    // SAFETY: as above.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(pages).ok()?.checked_mul(usize::try_from(page).ok()?)
-}
-
-#[cfg(not(all(target_os = "linux", not(miri))))]
-fn physical_memory() -> Option<usize> {
-    None
-}
-
-#[cfg(all(target_os = "linux", not(miri)))]
-fn advise_huge_pages(pointer: NonNull<u8>, layout: Layout) {
-    if layout.align() >= HUGE_PAGE {
-        // SAFETY: advice about our own, page-aligned allocation. It changes no contents, and where
-        // the kernel does not follow it only speed is lost, so the result is not looked at.
-        let _ =
-            unsafe { libc::madvise(pointer.as_ptr().cast(), layout.size(), libc::MADV_HUGEPAGE) };
-    }
-}
-
-#[cfg(not(all(target_os = "linux", not(miri))))]
-fn advise_huge_pages(_pointer: NonNull<u8>, _layout: Layout) {}
-
 /// Asks for huge pages where whole ones fit: random reads then miss the address cache less often.
-#[cfg(all(target_os = "linux", not(miri)))]
-fn advise_huge_pages_within(pointer: NonNull<u8>, bytes: usize) {
-    let skip = pointer.as_ptr().align_offset(HUGE_PAGE);
+fn advise_huge_pages(pointer: NonNull<u8>, bytes: usize) {
+    let skip = pointer.align_offset(HUGE_PAGE);
     let whole = bytes.saturating_sub(skip) / HUGE_PAGE * HUGE_PAGE;
     if whole > 0 {
-        let start = pointer.as_ptr().wrapping_add(skip);
-        // SAFETY: advice about pages that are wholly inside our own allocation; as above.
-        let _ = unsafe { libc::madvise(start.cast(), whole, libc::MADV_HUGEPAGE) };
+        // SAFETY: inside the allocation, of which `whole` bytes more are left.
+        let start = unsafe { pointer.add(skip) };
+        // SAFETY: pages that are wholly inside our own allocation.
+        unsafe { os::advise_huge_pages(start, whole) };
     }
 }
-
-#[cfg(not(all(target_os = "linux", not(miri))))]
-fn advise_huge_pages_within(_pointer: NonNull<u8>, _bytes: usize) {}
 
 #[cfg(all(test, not(loom)))]
 mod tests {

@@ -493,7 +493,7 @@ mod tests {
 
     /// Another process may be built of another commit, and of other versions of what this crate depends on.
     #[test]
-    #[cfg(all(target_os = "linux", not(miri)))]
+    #[cfg(all(target_os = "linux", not(any(miri, echoic_portable))))]
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn the_words_lie_where_version_1_has_them() {
         use std::mem::offset_of;

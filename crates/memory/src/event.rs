@@ -6,19 +6,19 @@
 //! other, so no wake-up is lost, and notifying costs a fence and a load while no thread waits.
 //!
 //! An event is one word: a bit that says that a thread may wait, and a count of notifications. It
-//! may lie in memory that other processes map: on Linux they park on the word itself. A waiter that
+//! may lie in memory that other processes map, on Linux, where threads park on the word itself. A waiter that
 //! is killed leaves the bit behind, which the next notifier clears: it costs one system call. A
 //! notifier that is killed between clearing the bit and waking leaves waiters asleep, so whoever
 //! cleans up after it calls [`Event::rouse`].
 //!
-//! Elsewhere, and under loom, threads of one process park on a condition variable beside the word.
+//! Elsewhere, and under loom, threads of one process park on a condition variable beside the word (`os`).
 
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
 
+use crate::os::Parking;
 use crate::sync::{AtomicU32, Ordering, fence};
-use parking::Parking;
 
 /// How long a waiter looks again before it parks.
 ///
@@ -113,89 +113,6 @@ impl Event {
             }
             let pause = left.map_or(nap, |left| Some(nap.map_or(left, |nap| nap.min(left))));
             self.parking.park(&self.word, seen, pause);
-        }
-    }
-}
-
-/// Parking on the word itself, in whichever process it is mapped.
-#[cfg(all(target_os = "linux", not(loom), not(miri)))]
-mod parking {
-    use std::time::Duration;
-
-    use crate::sync::AtomicU32;
-
-    #[derive(Debug)]
-    pub(super) struct Parking;
-
-    impl Parking {
-        pub(super) fn new() -> Self {
-            Self
-        }
-
-        /// Sleeps while `word` is `seen`, at most for `pause`; may return early.
-        pub(super) fn park(&self, word: &AtomicU32, seen: u32, pause: Option<Duration>) {
-            let timeout = pause.map(|pause| libc::timespec {
-                tv_sec: libc::time_t::try_from(pause.as_secs()).unwrap_or(libc::time_t::MAX),
-                tv_nsec: pause.subsec_nanos().into(),
-            });
-            let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-            // SAFETY: the word and the timeout outlive the call, which reads them only. Whatever
-            // ends it, the caller looks again.
-            unsafe {
-                libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, seen, timeout)
-            };
-        }
-
-        /// Wakes all threads that sleep on `word`.
-        pub(super) fn wake(&self, word: &AtomicU32) {
-            // SAFETY: the word's address is only looked up among those slept on.
-            unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
-        }
-    }
-}
-
-/// Parking on a condition variable, for threads of one process.
-#[cfg(not(all(target_os = "linux", not(loom), not(miri))))]
-mod parking {
-    use std::time::{Duration, Instant};
-
-    use crate::sync::{AtomicU32, Condvar, Mutex, Ordering};
-
-    #[derive(Debug)]
-    pub(super) struct Parking {
-        /// Held by a waiter from its look at the word until it sleeps, and by a notifier between
-        /// changing the word and waking, so that no wake-up falls in between.
-        lock: Mutex<()>,
-        changed: Condvar,
-    }
-
-    impl Parking {
-        pub(super) fn new() -> Self {
-            Self { lock: Mutex::new(()), changed: Condvar::new() }
-        }
-
-        /// Sleeps while `word` is `seen`, at most for `pause`.
-        pub(super) fn park(&self, word: &AtomicU32, seen: u32, pause: Option<Duration>) {
-            let end = pause.and_then(|pause| Instant::now().checked_add(pause));
-            let mut lock = self.lock.lock();
-            while word.load(Ordering::Acquire) == seen {
-                lock = match end {
-                    None => self.changed.wait(lock),
-                    Some(end) => {
-                        let left = end.saturating_duration_since(Instant::now());
-                        if left.is_zero() {
-                            return;
-                        }
-                        self.changed.wait_timeout(lock, left)
-                    }
-                };
-            }
-        }
-
-        /// Wakes all sleeping threads. Call it after `word` was changed.
-        pub(super) fn wake(&self, _word: &AtomicU32) {
-            drop(self.lock.lock());
-            self.changed.notify_all();
         }
     }
 }

@@ -8,7 +8,8 @@
 //!   order in which they came.
 //! - [`gather`]: fields of scattered rows, copied into columns.
 //! - [`advice`]: hints for the system and the processor about memory that is needed soon.
-//! - [`block`]: one aligned allocation, touched at start. `mapping`: memory that processes share.
+//! - [`block`]: one aligned allocation, touched at start. `os`: what differs between systems, with memory that processes
+//!   share.
 //! - `arena`: memory for the answers of another process, on Linux. [`shared_buffer`]: memory that one process writes
 //!   and others read.
 //! - [`window`]: rows kept until they are known to have arrived.
@@ -16,11 +17,14 @@
 //! - [`lead`]: which of several threads drives what they share.
 //! - [`sync`]: locks that go on after a panic.
 //!
-//! All `unsafe` code about memory lives in `advice`, `arena`, `row_ring`, `block`, `gather`, `mapping`, `control`, `event` (the
-//! system call), `shared_buffer`, `slab`, `store` and `window`; the ring's algorithm is safe code and runs under loom
+//! All `unsafe` code about memory lives in `advice`, `arena`, `row_ring`, `block`, `gather`, `control`, `os` (system calls),
+//! `shared_buffer`, `slab`, `store` and `window`; the ring's algorithm is safe code and runs under loom
 //! (`crates/memory/tests/loom.rs`).
 //!
 //! What this crate deliberately does not know: what the bytes mean, the network, Python.
+
+#[cfg(not(unix))]
+compile_error!("Echoic runs on Linux and macOS. On Windows, use it in WSL2.");
 
 pub mod advice;
 #[cfg(not(loom))]
@@ -33,8 +37,7 @@ pub mod death;
 pub mod event;
 pub mod gather;
 pub mod lead;
-#[cfg(target_os = "linux")]
-mod mapping;
+mod os;
 mod producer;
 mod region;
 pub mod ring;
@@ -50,7 +53,6 @@ pub mod window;
 
 pub use advice::prefetch;
 pub use block::{AllocError, roomy};
+pub use os::SHARES_MEMORY;
 pub use ring::{Blocked, Counts, Evicted, Ring, Unavailable};
-#[cfg(target_os = "linux")]
-pub use store::RemoteStore;
-pub use store::{AttachError, BatchStore, Layout, Lease, Writer};
+pub use store::{AttachError, BatchStore, Layout, Lease, RemoteStore, Writer};

@@ -13,9 +13,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use crate::block::{AllocError, Block, Untouched};
-
-#[cfg(target_os = "linux")]
-use crate::mapping::Mapping;
+use crate::os::{self, Mapping};
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -25,7 +23,6 @@ pub(crate) enum Region {
     /// As above, with pages that are there from their first use on.
     Untouched(Untouched),
     /// For other processes too.
-    #[cfg(target_os = "linux")]
     Shared(Mapping),
 }
 
@@ -41,58 +38,29 @@ impl Region {
     }
 
     /// Zeroed memory that other processes can map.
-    #[cfg(target_os = "linux")]
     pub(crate) fn shared(bytes: usize) -> Result<Self, AllocError> {
         Mapping::new(bytes).map(Self::Shared)
     }
 
-    /// Zeroed memory that other processes can map.
-    #[cfg(not(target_os = "linux"))]
-    pub(crate) fn shared(_bytes: usize) -> Result<Self, AllocError> {
-        Err(AllocError::Shared { reason: "this needs Linux".into() })
-    }
-
     /// As [`Region::sparse`], for others to read only.
-    #[cfg(target_os = "linux")]
     pub(crate) fn guarded(bytes: usize) -> Result<Self, AllocError> {
         Mapping::guarded(bytes).map(Self::Shared)
     }
 
-    /// As [`Region::sparse`], for others to read only.
-    #[cfg(not(target_os = "linux"))]
-    pub(crate) fn guarded(bytes: usize) -> Result<Self, AllocError> {
-        Self::shared(bytes)
-    }
-
     /// As [`Region::shared`], with pages that are there from their first use on.
-    #[cfg(target_os = "linux")]
     pub(crate) fn sparse(bytes: usize) -> Result<Self, AllocError> {
         Mapping::sparse(bytes).map(Self::Shared)
     }
 
-    /// As [`Region::shared`], with pages that are there from their first use on.
-    #[cfg(not(target_os = "linux"))]
-    pub(crate) fn sparse(bytes: usize) -> Result<Self, AllocError> {
-        Self::shared(bytes)
-    }
-
     /// The sparse memory that another process made.
-    #[cfg(target_os = "linux")]
     pub(crate) fn attach_sparse(file: OwnedFd, bytes: usize) -> io::Result<Self> {
         Mapping::open_sparse(file, bytes).map(Self::Shared)
-    }
-
-    /// The sparse memory that another process made.
-    #[cfg(not(target_os = "linux"))]
-    pub(crate) fn attach_sparse(_file: OwnedFd, _bytes: usize) -> io::Result<Self> {
-        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// What to hand to other processes, if they can map it.
     pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Own(_) | Self::Untouched(_) => None,
-            #[cfg(target_os = "linux")]
             Self::Shared(mapping) => Some(mapping.file()),
         }
     }
@@ -105,13 +73,11 @@ impl Region {
     pub(crate) fn populate(&self, range: Range<usize>) -> Result<(), AllocError> {
         assert!(range.end <= self.len(), "inside the region");
         match self {
-            #[cfg(target_os = "linux")]
             Self::Shared(mapping) => mapping.populate(range),
-            #[cfg(all(target_os = "linux", not(miri)))]
             Self::Untouched(block) => {
                 let bytes = range.len();
                 // SAFETY: the block is there until drop, and the system gives a process whole pages.
-                match unsafe { crate::advice::populate(block.pointer(), range) } {
+                match unsafe { os::populate(block.pointer(), range) } {
                     // Where it does not know how, the pages come when they are first used.
                     Err(error) if error.raw_os_error() != Some(libc::EINVAL) => {
                         Err(AllocError::Refused { bytes })
@@ -119,7 +85,7 @@ impl Region {
                     _ => Ok(()),
                 }
             }
-            _ => Ok(()),
+            Self::Own(_) => Ok(()),
         }
     }
 
@@ -128,7 +94,6 @@ impl Region {
         match self {
             Self::Own(block) => block.pointer(),
             Self::Untouched(block) => block.pointer(),
-            #[cfg(target_os = "linux")]
             Self::Shared(mapping) => mapping.pointer(),
         }
     }
@@ -138,7 +103,6 @@ impl Region {
         match self {
             Self::Own(block) => block.len(),
             Self::Untouched(block) => block.len(),
-            #[cfg(target_os = "linux")]
             Self::Shared(mapping) => mapping.len(),
         }
     }

@@ -24,8 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::block::AllocError;
-#[cfg(target_os = "linux")]
-use crate::mapping::Mapping;
+use crate::os::Mapping;
 use crate::region::Region;
 
 /// Shared buffers of other processes have whole pages.
@@ -182,7 +181,6 @@ impl DerefMut for SharedBuffer {
 /// The side that reads.
 #[derive(Debug)]
 pub struct SharedBufferView {
-    #[cfg(target_os = "linux")]
     mapping: Mapping,
 }
 
@@ -192,35 +190,18 @@ impl SharedBufferView {
     /// # Errors
     ///
     /// An [`io::Error`] when it can't be mapped, could change its size, or has another one.
-    #[cfg(target_os = "linux")]
     pub fn attach(file: OwnedFd, len: usize) -> io::Result<Self> {
         Mapping::open_to_read(file, len).map(|mapping| Self { mapping })
     }
 
-    /// Maps the buffer that another process made.
-    ///
-    /// # Errors
-    ///
-    /// Always: this needs Linux.
-    #[cfg(not(target_os = "linux"))]
-    pub fn attach(_file: OwnedFd, _len: usize) -> io::Result<Self> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
     /// Where the bytes start.
     pub fn pointer(&self) -> NonNull<u8> {
-        #[cfg(target_os = "linux")]
-        return self.mapping.pointer();
-        #[cfg(not(target_os = "linux"))]
-        NonNull::dangling()
+        self.mapping.pointer()
     }
 
     /// How many bytes there are.
     pub fn len(&self) -> usize {
-        #[cfg(target_os = "linux")]
-        return self.mapping.len();
-        #[cfg(not(target_os = "linux"))]
-        0
+        self.mapping.len()
     }
 
     /// Never true: the smallest buffer is one page.
@@ -229,7 +210,7 @@ impl SharedBufferView {
     }
 }
 
-#[cfg(all(test, not(miri), target_os = "linux"))]
+#[cfg(all(test, target_os = "linux", not(any(loom, miri, echoic_portable))))]
 mod tests {
     use super::*;
 

@@ -23,7 +23,6 @@
 //! Slots have one size per column. Values of varying length belong in chunks, not in a ring.
 
 use std::mem::ManuallyDrop;
-#[cfg(target_os = "linux")]
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::Waker;
@@ -31,6 +30,7 @@ use std::time::Instant;
 
 use crate::block::{self, ALIGNMENT, AllocError, BLOCK_ALIGNMENT};
 use crate::control::{Control, Shape};
+use crate::os::Mapping;
 use crate::producer::Producer;
 use crate::region::Region;
 use crate::ring::{Busy, Claim, Counts, Evicted, Ring, Run, SlotIndex, Unavailable, Unread};
@@ -136,7 +136,6 @@ pub struct BatchStore {
 ///
 /// Samples that are not committed when the process ends are given back by the server's
 /// [`BatchStore::reclaim`].
-#[cfg(target_os = "linux")]
 #[derive(Debug)]
 pub struct RemoteStore {
     producer: Producer,
@@ -260,7 +259,6 @@ impl BatchStore {
     ///
     /// Who has the descriptor can write all of the memory, so hand it to processes of the same user
     /// only.
-    #[cfg(target_os = "linux")]
     pub fn share(&self) -> Option<(BorrowedFd<'_>, Layout)> {
         let Region::Shared(mapping) = &*self.columns.region else {
             return None;
@@ -408,7 +406,6 @@ impl BatchStore {
     }
 }
 
-#[cfg(target_os = "linux")]
 impl RemoteStore {
     /// Maps a store that the server shared, to produce under the `owner` id that it gave.
     ///
@@ -433,7 +430,7 @@ impl RemoteStore {
         let Plan { shape, columns, control, bytes } = plan;
         check("the size", bytes as u64, layout.region_bytes)?;
         check("the least number of slots", 1, layout.buffers.min(layout.batch_size).min(1))?;
-        let region = Arc::new(Region::Shared(crate::mapping::Mapping::open(file, bytes)?));
+        let region = Arc::new(Region::Shared(Mapping::open(file, bytes)?));
         // SAFETY: the mapping has the size that the plan asks for, `control` is aligned, and what
         // lies there is used as atomics only, which any bytes are.
         let control = unsafe { Control::open(&region, control, shape) };
@@ -471,7 +468,6 @@ impl RemoteStore {
     }
 }
 
-#[cfg(target_os = "linux")]
 fn check(what: &'static str, expected: u64, got: u64) -> Result<(), AttachError> {
     if expected == got { Ok(()) } else { Err(AttachError::Mismatch { what, expected, got }) }
 }

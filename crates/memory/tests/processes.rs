@@ -1,5 +1,5 @@
 //! Producers in other processes, which are killed at any moment.
-#![cfg(all(target_os = "linux", not(loom), not(miri)))]
+#![cfg(all(target_os = "linux", not(any(loom, miri, echoic_portable))))]
 
 use std::collections::HashMap;
 use std::fs::File;

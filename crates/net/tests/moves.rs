@@ -20,7 +20,7 @@ mod serving;
 #[path = "../../replay/tests/common/waiting.rs"]
 mod waiting;
 
-use serving::{TCP, dial, open};
+use serving::{TCP, dial, open, shm};
 use waiting::{PATIENCE, soon, until};
 
 /// Bytes of a row.
@@ -113,7 +113,7 @@ fn listeners_of_one_server_can_be_changed_at_any_time_and_each_item_comes_once()
     let tables = tables();
     let directory = std::env::temp_dir().join(format!("echoic-moves-{}", std::process::id()));
     let unix = format!("unix://{}", directory.display());
-    let shm = format!("shm://echoic-moves-{}", std::process::id());
+    let shm = shm(&format!("echoic-moves-{}", std::process::id()));
     let first = open(TCP, Arc::clone(&tables));
     let instance = Some(first.instance());
     let more = [unix.as_str(), shm.as_str(), TCP]
@@ -159,7 +159,7 @@ fn what_a_server_had_not_acknowledged_goes_to_the_one_in_its_place() {
     old.close(Instant::now() + PATIENCE);
     until("the loss is noticed", || !writer.is_connected() && !requests.is_connected());
     insert(&writer, 500..1500);
-    let shm = format!("shm://echoic-moved-{}", std::process::id());
+    let shm = shm(&format!("echoic-moved-{}", std::process::id()));
     let new = open(&shm, Arc::clone(&tables));
     writer.redirect(dial(&new));
     requests.redirect(dial(&new));

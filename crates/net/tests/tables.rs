@@ -39,7 +39,7 @@ mod stranger;
 #[path = "../../replay/tests/common/waiting.rs"]
 mod waiting;
 
-use serving::{TCP, addresses, dial, open, open_with};
+use serving::{TCP, addresses, dial, open, open_with, shm};
 use stranger::{frame, told};
 use waiting::{PATIENCE, soon, until, within};
 
@@ -192,7 +192,7 @@ fn rows_go_both_ways_over_a_unix_socket() {
 
 #[test]
 fn rows_go_both_ways_at_an_address_of_shared_memory() {
-    goes_both_ways(&format!("shm://tables-{}", std::process::id()), 40, 1000);
+    goes_both_ways(&shm(&format!("tables-{}", std::process::id())), 40, 1000);
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn batches_of_a_durable_queue_are_sent_when_their_draws_are_on_disk() {
     let tables = Arc::new(Tables::new(vec![Arc::new(table)]).unwrap());
     recover(&*tables, dir.path(), None).unwrap();
     let table = &tables.all()[0];
-    let shm = format!("shm://durable-{}", std::process::id());
+    let shm = shm(&format!("durable-{}", std::process::id()));
     for address in [TCP, &shm] {
         let server = open(address, Arc::clone(&tables));
         let (writer, requests) = (writer(&server), requests(&server));
@@ -765,7 +765,7 @@ fn a_checkpoint_that_is_not_written_is_refused_with_the_reason() {
 fn batches_that_are_written_into_memory_outlive_the_next_ones_and_the_server() {
     // Columns of 4 kB, so that a batch of 64 is worth a place.
     let tables = tables(vec![rows("replay", 4088)]);
-    let server = open(&format!("shm://arena-{}", std::process::id()), Arc::clone(&tables));
+    let server = open(&shm(&format!("arena-{}", std::process::id())), Arc::clone(&tables));
     let (client, writer) = (requests(&server), writer(&server));
     for number in 0..100 {
         soon(|wait| writer.insert_rows(0, &[1.0], None, wait, |row| fill(row, number))).unwrap();
@@ -805,7 +805,7 @@ fn batches_that_are_written_into_memory_outlive_the_next_ones_and_the_server() {
 #[test]
 fn a_share_of_a_batch_has_a_place_from_16_kib_on() {
     let tables = tables(vec![rows("replay", 396)]);
-    let server = open(&format!("shm://shares-{}", std::process::id()), Arc::clone(&tables));
+    let server = open(&shm(&format!("shares-{}", std::process::id())), Arc::clone(&tables));
     let (client, writer) = (requests(&server), writer(&server));
     for number in 0..100 {
         soon(|wait| writer.insert_rows(0, &[1.0], None, wait, |row| fill(row, number))).unwrap();
@@ -849,7 +849,7 @@ fn what_takes_long_for_one_client_keeps_no_other_waiting() {
     let tables = tables(vec![any, TableConfig { capacity: 1 << 16, ..rows("rows", 64) }]);
     let rollouts = rollouts();
     // There the answer is no longer than what is told of the items: what takes time is to decode them.
-    let address = format!("shm://heavy-{}", std::process::id());
+    let address = shm(&format!("heavy-{}", std::process::id()));
     let options = Options { threads: 1, ..Options::default() };
     let served = Served {
         tables: Arc::clone(&tables),
@@ -955,7 +955,7 @@ fn rollouts() -> Arc<RolloutTable> {
 #[test]
 fn trajectories_find_a_place_when_their_size_is_known() {
     let tables = tables(vec![config("replay", Form::Trajectories(None))]);
-    let server = open(&format!("shm://places-{}", std::process::id()), Arc::clone(&tables));
+    let server = open(&shm(&format!("places-{}", std::process::id())), Arc::clone(&tables));
     let (client, writer) = (requests(&server), writer(&server));
     let kind = ColumnKind { dtype: Dtype::UInt(1), shape: vec![4096] };
     let column = Column { path: "x".into(), kind: kind.clone(), squeezed: false };

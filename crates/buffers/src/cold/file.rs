@@ -14,6 +14,7 @@ use super::recover;
 use echoic_replay::Error as Stored;
 
 use crate::error::Error;
+use crate::os;
 
 /// What a cold file is made for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,9 +132,7 @@ impl ColdFile {
     }
 
     fn new(file: LockedFile, header: Header, state: FileState, oldest: u64, end: u64) -> Self {
-        #[cfg(target_os = "linux")]
-        // Records are read from all over the place: what lies behind one is not what comes next.
-        let _ = rustix::fs::fadvise(file.file(), 0, None, rustix::fs::Advice::Random);
+        os::expect_random(file.file());
         let readers = Readers::default();
         readers.raise(oldest);
         Self {
@@ -247,11 +246,8 @@ impl ColdFile {
             Error::io("take the room for all records of", self.path(), source)
         };
         let bytes = self.header.file_bytes().unwrap_or(u64::MAX);
-        #[cfg(target_os = "linux")]
         let taken =
             rustix::fs::fallocate(self.file.file(), rustix::fs::FallocateFlags::empty(), 0, bytes);
-        #[cfg(not(target_os = "linux"))]
-        let taken = self.file.file().set_len(bytes);
         taken.map_err(|source| failed(source.into()))
     }
 

@@ -1,7 +1,6 @@
 //! Reading many records at once.
 
 use std::io::IoSliceMut;
-use std::num::NonZeroU64;
 
 use smallvec::SmallVec;
 
@@ -9,6 +8,7 @@ use super::file::ColdFile;
 use super::format::{TRAILER_BYTES, position_of};
 use super::readers::Reading;
 use crate::error::Error;
+use crate::os;
 
 /// How many pieces a call takes.
 const MOST_PIECES: usize = 1024;
@@ -80,15 +80,8 @@ impl ColdFile {
 
     /// Has the system fetch a record from the disk.
     fn ask_for(&self, position: u64) {
-        #[cfg(target_os = "linux")]
-        let _ = rustix::fs::fadvise(
-            self.file.file(),
-            self.header.offset(self.header.slot(position)),
-            NonZeroU64::new(self.header.slot_bytes),
-            rustix::fs::Advice::WillNeed,
-        );
-        #[cfg(not(target_os = "linux"))]
-        let _ = position;
+        let offset = self.header.offset(self.header.slot(position));
+        os::fetch(self.file.file(), offset, self.header.slot_bytes);
     }
 
     fn read_record(
@@ -138,10 +131,15 @@ impl ColdFile {
         while read < total {
             let some = left.len().min(MOST_PIECES);
             let (some, _) = left.split_at_mut(some);
-            match self.read_pieces(some, offset + read as u64, at_once) {
+            let (file, offset) = (self.file.file(), offset + read as u64);
+            let some = match at_once {
+                true => os::read_fetched(file, some, offset),
+                false => rustix::io::preadv(file, some, offset).map(Some),
+            };
+            match some {
                 Ok(Some(0)) => {
                     let what = "the file became shorter than it was";
-                    return Err(Error::damaged(self.path(), offset + read as u64, what));
+                    return Err(Error::damaged(self.path(), offset, what));
                 }
                 Ok(Some(got)) => {
                     read += got;
@@ -153,34 +151,5 @@ impl ColdFile {
             }
         }
         Ok(Attempt::Read)
-    }
-
-    /// Reads some bytes; `None` when they are not in memory, and are to be read at once.
-    #[cfg(target_os = "linux")]
-    fn read_pieces(
-        &self,
-        pieces: &mut [IoSliceMut<'_>],
-        offset: u64,
-        at_once: bool,
-    ) -> rustix::io::Result<Option<usize>> {
-        use rustix::io::{Errno, ReadWriteFlags};
-        if !at_once {
-            return rustix::io::preadv(self.file.file(), pieces, offset).map(Some);
-        }
-        match rustix::io::preadv2(self.file.file(), pieces, offset, ReadWriteFlags::NOWAIT) {
-            // Of file systems that can't tell, everything is read later.
-            Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(None),
-            read => read.map(Some),
-        }
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    fn read_pieces(
-        &self,
-        pieces: &mut [IoSliceMut<'_>],
-        offset: u64,
-        _at_once: bool,
-    ) -> rustix::io::Result<Option<usize>> {
-        rustix::io::preadv(self.file.file(), pieces, offset).map(Some)
     }
 }

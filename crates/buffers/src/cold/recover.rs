@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt as _;
 use super::format::{Header, TRAILER_BYTES};
 use super::locked::LockedFile;
 use crate::error::Error;
+use crate::os;
 
 /// How much is read at once.
 const CHUNK: u64 = 4 << 20;
@@ -61,8 +62,7 @@ pub(super) fn keep_longest_run(
 
 /// The runs in the order of their slots.
 fn find_runs(file: &LockedFile, header: &Header, first: u64, len: u64) -> Result<Vec<Run>, Error> {
-    #[cfg(target_os = "linux")]
-    let _ = rustix::fs::fadvise(file.file(), 0, None, rustix::fs::Advice::Sequential);
+    os::expect_sequential(file.file());
     let failed = |source| Error::io("read", file.path(), source);
     let end = len.min(header.file_bytes().unwrap_or(u64::MAX));
     // Whole slots, and at least one, but no more than there is: the header may say anything.

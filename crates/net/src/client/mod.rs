@@ -12,7 +12,6 @@
 
 mod io_thread;
 mod link;
-#[cfg(target_os = "linux")]
 pub mod memory;
 mod payload;
 mod probe;

@@ -15,9 +15,17 @@ const MAX_PIECES: usize = 1024;
 /// signal, but the process need not be one.
 #[cfg(not(target_vendor = "apple"))]
 pub(super) const FLAGS: SendFlags = SendFlags::NOSIGNAL;
-/// Sockets are set not to signal when they are made.
+/// Here, [`prepare`] does so.
 #[cfg(target_vendor = "apple")]
 pub(super) const FLAGS: SendFlags = SendFlags::empty();
+
+/// Has a new socket never block, and never signal.
+pub(super) fn prepare(socket: impl AsFd) -> io::Result<()> {
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    #[cfg(target_vendor = "apple")]
+    rustix::net::sockopt::set_socket_nosigpipe(&socket, true)?;
+    Ok(())
+}
 
 /// Sends some of the bytes.
 pub(super) fn write(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {

@@ -124,7 +124,7 @@ impl AsFd for TcpEndpoint {
 
 impl TcpLink {
     pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
-        stream.set_nonblocking(true)?;
+        socket::prepare(&stream)?;
         // What is written here is gathered already.
         stream.set_nodelay(true)?;
         Ok(Self(stream))

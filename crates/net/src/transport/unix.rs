@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+#[cfg(all(target_os = "linux", not(echoic_portable)))]
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,10 +15,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+#[cfg(all(target_os = "linux", not(echoic_portable)))]
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SocketAddrUnix, SocketType, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, recvmsg, sendmsg,
 };
+
+use echoic_memory::SHARES_MEMORY;
 
 use super::{BACKLOG, Dial, Link, Listen, Listener, at, socket};
 use crate::address::Address;
@@ -27,6 +32,11 @@ const CROWD_PAUSE: Duration = Duration::from_millis(5);
 
 /// How old a socket is before it is removed because it has no listener: for a moment, a new one has none either.
 const SETTLED: Duration = Duration::from_secs(60);
+
+/// For how long a socket must refuse to count as left over. On Linux only one without a listener refuses; elsewhere one
+/// of a crowded server does, until some clients are accepted.
+const REFUSES_FOR: Duration =
+    Duration::from_secs(if cfg!(all(target_os = "linux", not(echoic_portable))) { 0 } else { 1 });
 
 /// A socket at a path.
 #[derive(Debug, Clone)]
@@ -60,8 +70,12 @@ impl Unix {
     ///
     /// # Errors
     ///
-    /// When there is no such folder, and none can be made that is safe.
+    /// When there is no such folder, and none can be made that is safe; or where processes share no memory.
     pub fn shared_memory(name: &str) -> io::Result<Self> {
+        if !SHARES_MEMORY {
+            let text = "shm:// needs Linux; use unix:// or tcp://";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+        }
         let path = private_folder()?.join(format!("{name}.sock"));
         Ok(Self { address: Address::Shm { name: name.to_owned() }, path, memory: true })
     }
@@ -113,7 +127,14 @@ impl Unix {
         }
         let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
         let is_ours = found.uid() == rustix::process::geteuid().as_raw();
-        Ok(is_ours && self.connect(Duration::ZERO).is_err_and(refused))
+        let deadline = Instant::now() + REFUSES_FOR;
+        loop {
+            let is_left = is_ours && self.connect(Duration::ZERO).is_err_and(refused);
+            if !is_left || Instant::now() >= deadline {
+                return Ok(is_left);
+            }
+            std::thread::sleep(CROWD_PAUSE);
+        }
     }
 
     /// Removes the sockets beside this one that servers which were killed have left behind.
@@ -139,7 +160,7 @@ impl Unix {
 fn fresh_socket() -> io::Result<OwnedFd> {
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
     rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
-    rustix::io::ioctl_fionbio(&socket, true)?;
+    socket::prepare(&socket)?;
     Ok(socket)
 }
 
@@ -212,7 +233,7 @@ impl Dial for Unix {
 impl Listener for UnixEndpoint {
     fn accept(&mut self) -> io::Result<Box<dyn Link>> {
         let (stream, _) = self.listener.accept()?;
-        stream.set_nonblocking(true)?;
+        socket::prepare(&stream)?;
         Ok(Box::new(UnixLink(stream)))
     }
 
@@ -250,13 +271,14 @@ impl Link for UnixLink {
     }
 
     fn peer(&self) -> String {
-        #[cfg(target_os = "linux")]
+        #[cfg(all(target_os = "linux", not(echoic_portable)))]
         if let Ok(peer) = rustix::net::sockopt::socket_peercred(&self.0) {
             return format!("process {}", peer.pid.as_raw_nonzero());
         }
         "a process of this machine".into()
     }
 
+    #[cfg(all(target_os = "linux", not(echoic_portable)))]
     fn send_with_memory(&mut self, bytes: &[u8], memory: BorrowedFd<'_>) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -265,6 +287,7 @@ impl Link for UnixLink {
         Ok(sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, socket::FLAGS)?)
     }
 
+    #[cfg(all(target_os = "linux", not(echoic_portable)))]
     fn read_with_memory(&mut self, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -325,6 +348,13 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(all(target_os = "linux", not(echoic_portable)), ignore = "there is shared memory")]
+    fn an_address_of_shared_memory_is_refused_with_those_to_use() {
+        let refused = Unix::shared_memory("name").unwrap_err().to_string();
+        assert_eq!(refused, "shm:// needs Linux; use unix:// or tcp://");
+    }
+
+    #[test]
     fn what_is_no_socket_is_left_as_it_is() {
         let path = std::env::temp_dir().join(format!("echoic-file-{}", std::process::id()));
         fs::write(&path, "results of a week").unwrap();
@@ -337,6 +367,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(any(echoic_portable, not(target_os = "linux")), ignore = "shm:// needs Linux")]
     fn a_server_removes_the_sockets_that_killed_ones_have_left_in_its_folder() {
         let name = |what: &str| format!("{what}-{}", std::process::id());
         let make = |what: &str| Unix::shared_memory(&name(what)).unwrap();

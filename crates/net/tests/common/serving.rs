@@ -18,7 +18,15 @@ pub fn addresses() -> [String; 3] {
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let name = format!("echoic-test-{}-{number}", std::process::id());
     let path = std::env::temp_dir().join(format!("{name}.sock"));
-    [TCP.into(), format!("unix://{}", path.display()), format!("shm://{name}")]
+    [TCP.into(), format!("unix://{}", path.display()), shm(&name)]
+}
+
+/// An address of shared memory; where there is none, of a socket.
+pub fn shm(name: &str) -> String {
+    match echoic_memory::SHARES_MEMORY {
+        true => format!("shm://{name}"),
+        false => format!("unix://{}", std::env::temp_dir().join(format!("{name}.shm")).display()),
+    }
 }
 
 pub fn open(at: &str, served: impl Into<Served>) -> Server {

@@ -210,7 +210,9 @@ impl Dir {
         if super::faults::synced(&self.path) {
             return Ok(());
         }
-        rustix::fs::fsync(&self.fd)
+        // The standard library asks the disk itself, on macOS too.
+        let file = self.fd.try_clone().map(File::from);
+        file.and_then(|file| file.sync_all())
             .map_err(|source| FileError::new("sync the directory", &self.path, source))
     }
 

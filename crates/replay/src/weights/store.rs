@@ -33,7 +33,7 @@ pub struct WeightsConfig {
 impl Default for WeightsConfig {
     fn default() -> Self {
         // The latest, one that is still in use, and the one that is being written.
-        Self { most: 3, shared: cfg!(target_os = "linux"), follows: false }
+        Self { most: 3, shared: echoic_memory::SHARES_MEMORY, follows: false }
     }
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import platform
+import sys
 import time
 from dataclasses import dataclass
 from functools import cache
@@ -87,6 +88,8 @@ def open_transports(
         wanted = before.tcp.rpartition(":")[2]
         tcp = _try_to_open(listener(f"tcp://{host}:{wanted}"), server)
     tcp = tcp or listener(f"tcp://{host}:0").open(server)
+    if sys.platform != "linux":
+        return Addresses(this_host(), tcp)
     return Addresses(this_host(), tcp, _try_to_open(listener(f"shm://{name}"), server))
 
 

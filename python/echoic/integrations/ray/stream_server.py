@@ -13,6 +13,7 @@ import logging
 import math
 import re
 import secrets
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -125,8 +126,8 @@ class StreamServer(Server):
         self = super().__new__(
             cls,
             stream,
-            # So that the ring is in memory that can be shared.
-            listen=f"shm://{name}",
+            # So that the ring is in memory that can be shared, where there is such memory.
+            listen=f"shm://{name}" if sys.platform == "linux" else None,
             checkpointer=checkpointer,
         )
         # The registry's answer has the names of the transports.

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
-use crate::advice;
+use super::populate;
 use crate::block::{AllocError, check_available};
 
 /// What keeps the file as long as the mapping: without these, a process that has the descriptor could take
@@ -147,7 +147,7 @@ impl Mapping {
     pub(crate) fn populate(&self, range: Range<usize>) -> Result<(), AllocError> {
         let refused = AllocError::Refused { bytes: range.len() };
         // SAFETY: the mapping is there until drop.
-        match unsafe { advice::populate(self.pointer, range.clone()) } {
+        match unsafe { populate(self.pointer, range.clone()) } {
             Ok(()) => Ok(()),
             // A kernel before 5.14: pages of the file, which the mapping gets when they are first used.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
@@ -193,7 +193,7 @@ fn check(result: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-#[cfg(all(test, not(loom), not(miri)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
