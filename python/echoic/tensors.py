@@ -47,12 +47,14 @@ def to_torch(batch: Batch, device: Any = None) -> Batch:
 def tensors_on(device: Any = None) -> Callable[[Sequence[Any]], list[Any]]:
     """Return the function that makes tensors on a device of arrays."""
     device = torch_device(device)
+    if device.type == "cpu":
+        return lambda arrays: [one if one.is_cpu else one.cpu() for one in _tensors(arrays)]
     if device.type != "cuda":
-        return lambda arrays: [_tensor(array).to(device, non_blocking=True) for array in arrays]
+        return lambda arrays: [one.to(device, non_blocking=True) for one in _tensors(arrays)]
     staging = staging_of(device)
 
     def tensors(arrays: Sequence[Any]) -> list[Any]:
-        found = [_tensor(array) for array in arrays]
+        found = _tensors(arrays)
         if any(tensor.is_cuda for tensor in found):
             return [tensor.to(device, non_blocking=True) for tensor in found]
         return staging.join(staging.copy(found))
@@ -60,15 +62,17 @@ def tensors_on(device: Any = None) -> Callable[[Sequence[Any]], list[Any]]:
     return tensors
 
 
-def _tensor(array: Any) -> Any:
-    """Return a tensor that shares the memory of an array."""
-    import numpy as np
-
+def _tensors(arrays: Sequence[Any]) -> list[Any]:
+    """Return tensors that share the memory of arrays; those that are tensors stay as they are."""
     torch = _imported("torch", "PyTorch")
-    if getattr(array.dtype, "name", None) == "bfloat16":
-        # numpy has it from another package, whose arrays torch does not read.
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.as_tensor(array)
+    found = []
+    for array in arrays:
+        if getattr(array.dtype, "char", None) == "E":
+            # bfloat16: numpy has it from another package, whose arrays torch does not read.
+            found.append(torch.from_numpy(array.view("int16")).view(torch.bfloat16))
+        else:
+            found.append(torch.as_tensor(array))
+    return found
 
 
 def bfloat16_array(tensor: Any) -> Any:
@@ -151,7 +155,7 @@ class DeviceBatches(Batches):
 
         def tensors(arrays: Sequence[Any]) -> list[Any]:
             assert self._staging is not None
-            copies.append(self._staging.copy([_tensor(array) for array in arrays]))
+            copies.append(self._staging.copy(_tensors(arrays)))
             return copies[0].tensors
 
         return _converted(batch, tensors), copies[0]
