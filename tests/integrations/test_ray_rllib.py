@@ -562,36 +562,20 @@ def test_sac_draws_from_the_buffer_of_its_configuration(ray_nodes, tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("where", ["driver", "server"])
-def test_sac_learns_to_swing_up_a_pendulum(ray_nodes, where):
+def test_sac_draws_from_a_table_of_a_server(ray_nodes):
     env = gymnasium.make("Pendulum-v1")
     spaces = env.observation_space, env.action_space
-    table = transition_table("replay", *spaces, capacity=20_000, alpha=0.6)
+    table = transition_table("replay", *spaces, capacity=1000, alpha=0.6)
     with echoic.Server(table, listen="tcp://127.0.0.1:0") as server:
-        place = {"client": server.address} if where == "server" else {"capacity": 20_000}
-        config = sac({"n_step": 2, "gamma": 0.99, **place}).training(
-            gamma=0.99,
-            actor_lr=1e-3,
-            critic_lr=1e-3,
-            alpha_lr=1e-3,
-            train_batch_size_per_learner=128,
-            training_intensity=128,
-            target_entropy="auto",
-        )
-        config.env_runners(num_envs_per_env_runner=1, rollout_fragment_length=4)
-        config.reporting(min_sample_timesteps_per_iteration=1000)
-        algorithm = config.build_algo()
-        best = -2000.0
-        for _ in range(12):
-            best = max(best, algorithm.train()["env_runners"]["episode_return_mean"])
-            if best > -700:
-                break
-        buffer = algorithm.local_replay_buffer
+        buffer = {"client": server.address, "n_step": 2, "gamma": 0.9}
+        algorithm = sac(buffer).build_algo()
+        for _ in range(2):
+            algorithm.train()
+        algorithm.local_replay_buffer.close()
         algorithm.stop()
-        # Chance has about -1,200; the mean is of the last 100 episodes.
-        assert best > -700
-        buffer.close()
-        assert (len(table) > 0) == (where == "server")
+        # Each episode of 200 steps ends, and all but the last step of the next are there.
+        assert len(table) == 255
+        assert (table.items().info.priorities != 1.0).sum() > 64
 
 
 def test_the_class_of_the_buffer_equals_only_itself_and_the_name_that_sac_knows():

@@ -163,8 +163,8 @@ class VectorRecordToTable(VectorWrapper):  # type: ignore[misc]
         # Read first, since environments take it out of the options.
         mask = (options or {}).get("reset_mask", np.True_)
         obs, infos = self.env.reset(seed=seed, options=options)
-        for number in np.flatnonzero(self._begun & mask) if self._joins else ():
-            self._table.end_episode(int(number))
+        for number in np.flatnonzero(self._begun & mask).tolist() if self._joins else ():
+            self._table.end_episode(number)
         self._obs = self._keep_obs(obs)
         self._begun |= mask
         return obs, infos
@@ -187,7 +187,7 @@ class VectorRecordToTable(VectorWrapper):  # type: ignore[misc]
             self._begun = np.ones_like(ended)
             if ended.any():
                 next_obs = self._keep_obs(obs)
-                for number in np.flatnonzero(ended):
+                for number in np.flatnonzero(ended).tolist():
                     _put(next_obs, number, self._last(infos, number))
         else:
             # A step of an environment whose episode is over is the one that resets it.
