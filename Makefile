@@ -113,7 +113,7 @@ PART_2 := parity
 PART_3 := fuzz FUZZ_SECONDS=15
 PART_4 := tensorflow
 PART_5 := soak SECONDS=120
-PART_6 := parity
+PART_6 := portable
 # Pytest ends with 5 where a part has no tests. What an environment of its own has is skipped in this one.
 nightly-part: build $(PYTHON_TESTS) ## Run a part of the nightly tier (PART: 0 to 6)
 	$(call say,Running part $(PART) of the nightly tier. Again: make nightly-part PART=$(PART))
@@ -122,7 +122,7 @@ nightly-part: build $(PYTHON_TESTS) ## Run a part of the nightly tier (PART: 0 t
 
 .PHONY: check-all
 # The environments of their own run the nightly tests that are skipped in `.venv`. It takes hours.
-check-all: lint types docs rustdoc test-rust loom test-all parity tensorflow drop-ins alfworld servers frameworks adapters ## Run the nightly tier too, at full size
+check-all: lint types docs rustdoc test-rust loom portable test-all parity tensorflow drop-ins alfworld servers frameworks adapters ## Run the nightly tier too, at full size
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=300
 	@$(MAKE) --no-print-directory hunt SECONDS=3600
 	@$(MAKE) --no-print-directory soak SECONDS=3600
@@ -297,7 +297,7 @@ alfworld: build .venv/.installed-test .venv/.installed-agents
 # Run the adapters with the libraries that they are for (5 GB), and Stable-Baselines3's own tests on ours. CleanRL's and
 # Tianshou's come with ECHOIC_UPSTREAM_CLEANRL and _TIANSHOU. LeRobot needs older packages than ours are (8 GB).
 ADAPTERS := stable-baselines3==2.9.2 sb3-contrib==2.9.2 torchrl==0.14.1 tianshou==2.0.1 'minari[hdf5]==0.5.4' \
-	datasets==5.2.0 av==18.1.0 tensorflow-datasets==4.9.10 wandb mlflow tensorboard torch pillow psutil
+	datasets==5.2.0 av==18.1.0 tensorflow-datasets==4.9.10 wandb mlflow tensorboard tensorboardX torch pillow psutil
 ADAPTER_TESTS := tests/buffers/test_offline_libraries.py tests/integrations/test_cleanrl.py tests/integrations/test_loggers.py \
 	$(wildcard tests/integrations/test*_stable_baselines3.py tests/integrations/test*_torchrl.py tests/integrations/test*_tianshou.py)
 SB3 := target/stable_baselines3-2.9.2
@@ -334,6 +334,14 @@ frameworks: build
 loom:
 	$(call say,Model-checking the ring, rows, the window and wake-ups)
 	@RUSTFLAGS="--cfg loom" cargo test -p echoic-memory --release --test loom --target-dir target/loom
+
+# A folder of its own, as for loom.
+.PHONY: portable
+# Run the Rust tests on Linux over what macOS has in the place of futexes and shared memory.
+portable:
+	$(call say,Testing what macOS has)
+	@RUSTFLAGS="--cfg echoic_portable" cargo test --target-dir target/portable \
+		-p echoic-memory -p echoic-buffers -p echoic-replay -p echoic-net
 
 .PHONY: hunt
 # For how long combinations are begun, and from which seed on; one is chosen, and printed, when none is given.
