@@ -47,25 +47,12 @@ def install() -> None:
                     return self._samples(*self._tensors(data, env))
             raise AssertionError
 
-    class WithGoals(Replaced):
-        @property
-        def _current_ep_start(self: Any) -> Any:
-            ended = np.asarray(self.dones)[: self.pos] > 0
-            return np.array([max(np.flatnonzero(column), default=-1) + 1 for column in ended.T])
-
-        @property
-        def ep_length(self: Any) -> Any:
-            # Steps of running episodes have none.
-            return np.arange(self.buffer_size)[:, None] < self._current_ep_start
-
     names = ("ReplayBuffer", "DictReplayBuffer", "NStepReplayBuffer", "HerReplayBuffer")
     for name in names:
         original = getattr(theirs, name, stable_baselines3.HerReplayBuffer)
         # The library asks whether all of them are a ReplayBuffer, which is a name that is replaced.
         base = globals().get("ReplayBuffer", Replaced)
         bases = (getattr(ours, name), base) if name != "ReplayBuffer" else (base, ours.ReplayBuffer)
-        if name == "HerReplayBuffer":
-            bases = (WithGoals, *bases)
         found = type(name, bases, {"__module__": __name__})
         globals()[name] = found
         for module in list(sys.modules.values()):

@@ -136,22 +136,51 @@ def test_priorities_choose_and_weigh() -> None:
     assert torch.all(sample.weights[~rare] == 1)
 
 
-def goal_buffer(n_envs: int, episodes: int, **settings: Any) -> tuple[Any, Any]:
+def goal_buffers(
+    kinds: Any, n_envs: int, episodes: int, size: int = 4000, **settings: Any
+) -> tuple[Any, ...]:
+    """Return buffers with the same steps, and their environment."""
     env = make_vec_env(lambda: BitFlippingEnv(n_bits=4, continuous=True), n_envs)
-    buffer = ours.HerReplayBuffer(
-        4000, env.observation_space, env.action_space, env, "cpu", n_envs, **settings
-    )
+    spaces_of = (env.observation_space, env.action_space)
+    buffers = [kind(size, *spaces_of, env, "cpu", n_envs, **settings) for kind in kinds]
+    rng = np.random.default_rng(3)
     obs = env.reset()
     for _ in range(4 * episodes):
-        actions = np.random.default_rng().uniform(-1, 1, (n_envs, 4))
+        actions = rng.uniform(-1, 1, (n_envs, 4))
         new_obs, rewards, dones, infos = env.step(actions)
         next_obs = deepcopy(new_obs)
         for at in np.flatnonzero(dones):
             for key in next_obs:
                 next_obs[key][at] = infos[at]["terminal_observation"][key]
-        buffer.add(obs, next_obs, actions, rewards, dones, infos)
+        for buffer in buffers:
+            buffer.add(obs, next_obs, actions, rewards, dones, infos)
         obs = new_obs
-    return buffer, env
+    return (*buffers, env)
+
+
+def goal_buffer(n_envs: int, episodes: int, **settings: Any) -> tuple[Any, Any]:
+    return goal_buffers([ours.HerReplayBuffer], n_envs, episodes, **settings)
+
+
+@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
+@pytest.mark.parametrize(("n_envs", "size"), [(1, 4000), (3, 4000), (1, 61), (3, 100)])
+def test_goals_are_those_that_the_library_draws(strategy: str, n_envs: int, size: int) -> None:
+    kinds = [ours.HerReplayBuffer, HerReplayBuffer]
+    settings = {"goal_selection_strategy": strategy, "copy_info_dict": True}
+    mine, own, env = goal_buffers(kinds, n_envs, 40, size, **settings)
+    copied = deepcopy(mine)
+    copied.set_env(env)
+    batches = []
+    for buffer in (mine, own, copied):
+        np.random.seed(8)
+        batches.append([buffer.sample(57), buffer.sample(57)])
+    for got, due, again in zip(*batches, strict=True):
+        for name in ("actions", "dones", "rewards"):
+            assert torch.equal(getattr(got, name), getattr(due, name)), name
+            assert torch.equal(getattr(again, name), getattr(due, name)), name
+        for name in ("observations", "next_observations"):
+            for key, value in getattr(due, name).items():
+                assert torch.equal(getattr(got, name)[key], value), (name, key)
 
 
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
@@ -183,12 +212,14 @@ def test_infos_reach_compute_reward() -> None:
         infos = [{"step": step}, {"step": step}]
         buffer.add(obs, obs, np.zeros((2, 4)), np.zeros(2), np.array([step % 4 == 3] * 2), infos)
     buffer.sample(300)
-    assert len(given) == 300
+    assert len(given) == 299
     assert all(step % 2 == first for first, step in given)
 
 
 def test_the_last_trajectory_is_truncated_once() -> None:
-    buffer, _ = goal_buffer(2, 2)
+    buffer, _ = goal_buffer(2, 0)
+    with pytest.raises(ReplayError, match="an episode that has ended, got none"):
+        buffer.sample(1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         buffer.truncate_last_trajectory()
@@ -198,6 +229,9 @@ def test_the_last_trajectory_is_truncated_once() -> None:
         buffer.truncate_last_trajectory()
     assert np.all(buffer.dones[buffer.pos - 1] == 1)
     assert np.all(buffer.timeouts[buffer.pos - 1] == 1)
+    assert buffer.sample(5).rewards.shape == (5, 1)
+    buffer.reset()
+    assert buffer.size() == 0
     other = deepcopy(buffer)
     assert other.env is None
     with pytest.raises(ReplayError, match="call set_env first"):
@@ -206,12 +240,15 @@ def test_the_last_trajectory_is_truncated_once() -> None:
 
 def test_settings_that_do_not_fit_are_refused() -> None:
     table = Table("replay", 0.0, capacity=10)
-    with pytest.raises(SpecError, match="a field `obs` of float32"):
+    with pytest.raises(SpecError, match="a field `actions` of float32"):
         ours.ReplayBuffer(10, BOX, ACTIONS, table=table)
     with pytest.raises(ReplayError, match="n_steps=3 needs the order of steps"):
         ours.NStepReplayBuffer(10, BOX, ACTIONS, table=table)
     with pytest.raises(SpecError, match="achieved_goal"):
         ours.HerReplayBuffer(10, spaces.Dict({"a": BOX}), ACTIONS, None)
+    goals = spaces.Dict({"achieved_goal": BOX, "desired_goal": BOX})
+    with pytest.raises(ReplayError, match="has no optimize_memory_usage"):
+        ours.HerReplayBuffer(10, goals, ACTIONS, None, optimize_memory_usage=True)
 
 
 RUNS = {

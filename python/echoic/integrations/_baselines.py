@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from echoic import buffers
+from echoic import Table, buffers
 from echoic.errors import ReplayError, SpecError
 from echoic.tensors import tensors_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from echoic import Table
 
 __all__ = ["BaselinesBuffer"]
 
@@ -43,9 +41,8 @@ class BaselinesBuffer:
     optimize_memory_usage: bool
     observation_space: Any
     action_space: Any
-    # The class of the buffer, and fields of transitions besides the usual ones.
+    # The class of the buffer.
     _kind: Any = buffers.ReplayBuffer
-    _more: Mapping[str, Array] = {}
     # Whether the library scales actions to -1 and 1 before it adds them.
     _scales_actions = False
     _samples: Callable[..., Any]
@@ -65,7 +62,6 @@ class BaselinesBuffer:
             "terminated": np.zeros((), np.bool_),
             "truncated": np.zeros((), np.bool_),
             "next_obs": obs,
-            **self._more,
         }
         self._table = table
         self._scale = (
@@ -388,21 +384,13 @@ def _put_unscaled(
 
 def _check(table: Table, example: Mapping[str, Any]) -> None:
     """Check that a table has the fields of the spaces."""
-    wanted = dict(_leaves(example, ""))
-    spec = table.spec
-    found = (
-        {leaf.path: (str(leaf.dtype), tuple(leaf.shape)) for leaf in spec.leaves} if spec else {}
-    )
-    for path, leaf in wanted.items():
-        if found.get(path) != leaf:
+    wanted: Any = Table(table.name, example, capacity=1).spec
+    leaves = table.spec.leaves if table.spec else ()
+    found = {leaf.path: (leaf.dtype, leaf.shape) for leaf in leaves}
+    for leaf in wanted.leaves:
+        if found.get(leaf.path) != (leaf.dtype, leaf.shape):
             raise SpecError(
-                f"table {table.name!r}: expected a field `{path}` of {leaf[0]}{list(leaf[1])}, got "
-                f"{found.get(path, 'none')}: make the table with Table.from_spaces"
+                f"table {table.name!r}: expected a field `{leaf.path}` of "
+                f"{leaf.dtype}{list(leaf.shape)}, got {found.get(leaf.path, 'none')}: make the "
+                "table with Table.from_spaces"
             )
-
-
-def _leaves(tree: Any, path: str) -> list[tuple[str, tuple[str, tuple[int, ...]]]]:
-    if isinstance(tree, dict):
-        parts = ((f"{path}/{key}" if path else str(key), value) for key, value in tree.items())
-        return [leaf for at, value in parts for leaf in _leaves(value, at)]
-    return [(path, (str(tree.dtype), tree.shape))]

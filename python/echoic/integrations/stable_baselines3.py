@@ -8,10 +8,10 @@ transitions in a buffer of Echoic, or in a table of a server (``table=``). Of ar
 from __future__ import annotations
 
 import math
-import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import optree
 from gymnasium import spaces
 from stable_baselines3.common import buffers as theirs
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
@@ -49,7 +49,7 @@ class ReplayBuffer(BaselinesBuffer, theirs.ReplayBuffer):
         n_envs: Number of environments.
         optimize_memory_usage: Whether to store an observation once that is the next one of one step
             and the first of another. Unlike Stable-Baselines3's, it works with
-            ``handle_timeout_termination`` and with all classes.
+            ``handle_timeout_termination``, and with all classes but :class:`HerReplayBuffer`.
         handle_timeout_termination: Whether values count after episodes that a time limit ended.
         table: A table of any connection with these transitions, which other processes may fill:
             see :meth:`echoic.Table.from_spaces`. Its capacity counts, not ``buffer_size``.
@@ -192,11 +192,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return found
 
 
-class HerReplayBuffer(DictReplayBuffer, her_replay_buffer.HerReplayBuffer):
+class HerReplayBuffer(her_replay_buffer.HerReplayBuffer, DictReplayBuffer):
     """Sample transitions of which some have goals that were reached later.
 
-    Unlike Stable-Baselines3's, it samples steps of running episodes too, and chooses the steps that
-    get other goals by chance: ``n_sampled_goal`` of ``n_sampled_goal + 1`` on average.
+    It keeps account of episodes and draws from numpy's random numbers as Stable-Baselines3's does,
+    so a run with the same seed has the same batches.
 
     Args:
         buffer_size: As of :class:`ReplayBuffer`.
@@ -205,12 +205,15 @@ class HerReplayBuffer(DictReplayBuffer, her_replay_buffer.HerReplayBuffer):
         env: The environment, whose ``compute_reward`` is called.
         device: Where batches are.
         n_envs: Number of environments.
-        optimize_memory_usage: As of :class:`ReplayBuffer`.
+        optimize_memory_usage: Not supported, as in Stable-Baselines3.
         handle_timeout_termination: As of :class:`ReplayBuffer`.
         n_sampled_goal: Number of transitions with other goals for each one with its own.
         goal_selection_strategy: ``"future"``, ``"final"`` or ``"episode"``.
         copy_info_dict: Whether to keep the infos, and give them to ``compute_reward``.
-        seed: As of :class:`ReplayBuffer`.
+
+    Raises:
+        SpecError: If the observations have no goals.
+        ReplayError: If ``optimize_memory_usage`` is true.
     """
 
     def __init__(
@@ -226,14 +229,14 @@ class HerReplayBuffer(DictReplayBuffer, her_replay_buffer.HerReplayBuffer):
         n_sampled_goal: int = 4,
         goal_selection_strategy: GoalSelectionStrategy | str = "future",
         copy_info_dict: bool = False,
-        *,
-        seed: int | None = None,
     ) -> None:
         missing = {"achieved_goal", "desired_goal"} - set(getattr(observation_space, "spaces", {}))
         if missing:
             raise SpecError(
                 f"expected observations with {sorted(missing)}, got {observation_space}"
             )
+        if optimize_memory_usage:
+            raise ReplayError("HerReplayBuffer has no optimize_memory_usage: leave it out")
         if isinstance(goal_selection_strategy, str):
             goal_selection_strategy = KEY_TO_GOAL_STRATEGY[goal_selection_strategy.lower()]
         self.env = env
@@ -241,72 +244,94 @@ class HerReplayBuffer(DictReplayBuffer, her_replay_buffer.HerReplayBuffer):
         self.n_sampled_goal = n_sampled_goal
         self.her_ratio = 1 - 1 / (n_sampled_goal + 1)
         self.goal_selection_strategy = goal_selection_strategy
-        # Environments that have no running episode.
-        self._idle = np.ones(n_envs, np.bool_)
-        rows = max(buffer_size // n_envs, 1)
-        self.infos = np.empty((rows, n_envs) if copy_info_dict else 0, object)
-        if copy_info_dict:
-            self._more = {"info": np.zeros((), np.int64)}
-        super().__init__(
+        # Not the class between: it would make a dict for each transition.
+        DictReplayBuffer.__init__(
+            self,
             buffer_size,
             observation_space,
             action_space,
             device,
             n_envs,
-            optimize_memory_usage,
-            handle_timeout_termination,
-            seed=seed,
+            handle_timeout_termination=handle_timeout_termination,
+            seed=0,
             episodes=True,
         )
+        self._forget()
+
+    def _forget(self) -> None:
+        """Make the arrays that the class between keeps, for no steps."""
+        shape = (self.buffer_size, self.n_envs)
+        self.ep_start, self.ep_length = np.zeros((2, *shape), np.int64)
+        self._current_ep_start = np.zeros(self.n_envs, np.int64)
+        self.infos = np.empty(shape if self.copy_info_dict else 0, object)
+        self._steps = 0
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Add one transition of each environment; see :meth:`ReplayBuffer.add`."""
-        if self.copy_info_dict:
-            self.infos[self.pos] = infos
         super().add(obs, next_obs, action, reward, done, infos)
-        self._idle = np.array(done, np.bool_)
+        self._steps += 1
 
     def sample(self, batch_size: int, env: Any = None) -> DictReplayBufferSamples:
-        """Draw transitions, with goals that were reached; see :meth:`ReplayBuffer.sample`."""
+        """Draw transitions of ended episodes, some with goals that were reached.
+
+        Args:
+            batch_size: Number of transitions.
+            env: A ``VecNormalize``, which normalizes observations and rewards.
+
+        Raises:
+            ReplayError: If no episode has ended, or there is no environment.
+        """
         if self.env is None:
             raise ReplayError("expected an environment to compute rewards with: call set_env first")
-        strategy = self.goal_selection_strategy.name.lower()
-        data, relabeled = self._store._relabeled(batch_size, None, strategy, self.her_ratio)
-        if relabeled.any():
-            obs, achieved = data["obs"], data["next_obs"]["achieved_goal"][relabeled]
-            infos: Any = [{}] * len(achieved)
+        valid = np.flatnonzero(self.ep_length)
+        if not len(valid):
+            raise ReplayError(
+                "expected an episode that has ended, got none: set learning_starts above its length"
+            )
+        rows, envs = np.divmod(np.random.choice(valid, batch_size), self.n_envs)
+        count = int(self.her_ratio * batch_size)
+        goal_rows = self._goal_rows(rows[:count], envs[:count])
+        # Transitions with their own goals come first, and the rows that goals are from last.
+        rows, envs = np.roll(rows, -count), np.roll(envs, -count)
+        relabeled = slice(batch_size - count, batch_size)
+        at = np.concatenate([rows, goal_rows])
+        steps = at + (self._steps - 1 - at) // self.buffer_size * self.buffer_size
+        positions = steps * self.n_envs + np.concatenate([envs, envs[relabeled]])
+        found = self._store._rows([self._store], np.zeros(len(at), np.int64), positions)
+        goals = found["next_obs"]["achieved_goal"][batch_size:]
+        data = optree.tree_map(lambda array: array[:batch_size], found)
+        if count:
+            obs, next_obs = data["obs"], data["next_obs"]
+            obs["desired_goal"][relabeled] = next_obs["desired_goal"][relabeled] = goals
+            infos: Any = [{} for _ in range(count)]
             if self.copy_info_dict:
-                infos = list(self.infos.reshape(-1)[data["info"][relabeled]])
-            goals = obs["desired_goal"][relabeled]
+                infos = self.infos[rows[relabeled], envs[relabeled]]
+            achieved = next_obs["achieved_goal"][relabeled]
             data["rewards"][relabeled] = self.env.env_method(
                 "compute_reward", achieved, goals, infos, indices=[0]
             )[0]
         return self._samples(*self._tensors(data, env))
 
-    def truncate_last_trajectory(self) -> None:
-        """End the running episodes, with a warning if there are any."""
-        if self._idle.all():
-            return
-        warnings.warn(
-            "The last trajectory in the replay buffer will be truncated.\n"
-            "If you are in the same episode as when the replay buffer was saved,\n"
-            "you should use `truncate_last_trajectory=False` to avoid that issue.",
-            stacklevel=2,
-        )
-        self._end_episodes()
-        self._idle[:] = True
+    def _goal_rows(self, rows: Any, envs: Any) -> Any:
+        """Draw the rows of which the achieved goals are taken."""
+        start, length = self.ep_start[rows, envs], self.ep_length[rows, envs]
+        if self.goal_selection_strategy == GoalSelectionStrategy.FINAL:
+            return (start + length - 1) % self.buffer_size
+        future = self.goal_selection_strategy == GoalSelectionStrategy.FUTURE
+        first = (rows - start) % self.buffer_size if future else 0
+        return (start + np.random.randint(first, length)) % self.buffer_size
 
-    def _bind(self) -> None:
-        super()._bind()
-        if self.copy_info_dict:
-            put, envs = self._put, np.arange(self.n_envs)
-
-            def put_numbered(rows: dict[str, Any]) -> None:
-                # Where `infos` has those of the step.
-                put({**rows, "info": self.pos * self.n_envs + envs})
-
-            self._put = put_numbered
+    def reset(self) -> None:
+        """Remove all transitions."""
+        self._make(0)
+        self._bind()
+        self.pos, self.full = 0, False
+        self._forget()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the environment, which often can't be pickled."""
-        return {**super().__getstate__(), "env": None}
+        return {**DictReplayBuffer.__getstate__(self), "env": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make a buffer with these contents; it needs ``set_env`` then."""
+        DictReplayBuffer.__setstate__(self, state)
