@@ -206,6 +206,18 @@ def test_nothing_is_left_after_a_reset() -> None:
     assert len(buffer[buffer.sample_indices(0)]) == 0
 
 
+def test_what_was_removed_is_not_drawn_by_its_priority() -> None:
+    mine = pair("PrioritizedReplayBuffer")[0]
+    # Observations that Tianshou's own columns have.
+    rows = list(transitions("words", 1))
+    for batch, ids in rows:
+        mine.add(batch, buffer_ids=ids)
+    mine.reset()
+    for batch, ids in rows[:3]:
+        mine.add(batch, buffer_ids=ids)
+    assert set(mine.sample_indices(64)) <= {0, 1, 2}
+
+
 def test_what_tianshou_cannot_do_for_several_environments_is_refused() -> None:
     buffer = ours.VectorReplayBuffer(12, 3)
     for call in (lambda: buffer.update(buffer), buffer.dropnull):
@@ -221,6 +233,18 @@ def test_a_value_of_another_form_is_refused_and_nothing_stored(kind: str) -> Non
     wrong = next(transitions("image", len(envs)))[0]
     with pytest.raises(SpecError, match="obs"):
         both[0].add(wrong[: len(envs)], buffer_ids=envs)
+    compare(*both)
+
+
+@pytest.mark.parametrize("ids", [[0, 1, 7], [0, 1, 2]])
+def test_a_wrong_environment_or_too_few_rows_change_nothing(ids: list[int]) -> None:
+    both = pair("VectorReplayBuffer")
+    fill("VectorReplayBuffer", both)
+    batch = next(transitions(envs=3, steps=2))[0]
+    rows = batch if 7 in ids else batch[:2]
+    for _ in range(3):
+        with pytest.raises(IndexError):
+            both[0].add(rows, buffer_ids=ids)
     compare(*both)
 
 
@@ -292,6 +316,13 @@ def test_transitions_of_another_buffer_are_added() -> None:
     fill("ReplayBuffer", others, steps=5)
     compare(*others)
     assert ours.ReplayBuffer(3).update(ours.ReplayBuffer(2)).tolist() == []
+    # What they have of a stack of frames is the last one already.
+    both = pair("ReplayBuffer", 20, save_only_last_obs=True)
+    fill("ReplayBuffer", both, "image")
+    others = pair("ReplayBuffer", 15, save_only_last_obs=True)
+    for one, other in zip(others, both, strict=True):
+        one.update(other)
+    compare(*others)
 
 
 def test_a_data_set_becomes_a_buffer() -> None:
@@ -309,8 +340,9 @@ def test_a_data_set_becomes_a_buffer() -> None:
     same(mine[:], their[:])
 
 
-def test_transitions_with_nan_are_dropped() -> None:
-    mine = ours.ReplayBuffer(10)
+@pytest.mark.parametrize("kind", ["ReplayBuffer", "PrioritizedReplayBuffer"])
+def test_transitions_with_nan_are_dropped(kind: str) -> None:
+    mine = pair(kind, 10)[0]
     for step in range(4):
         reward = float("nan") if step == 1 else 1.0
         batch = Batch(obs=[step], act=0, rew=reward, terminated=False, truncated=False)
@@ -318,6 +350,7 @@ def test_transitions_with_nan_are_dropped() -> None:
     assert mine.hasnull()
     mine.dropnull()
     assert mine[:].obs.tolist() == [[0], [2], [3]]
+    assert set(mine.sample(64)[1]) == {0, 1, 2}
     assert mine.add(batch)[0].tolist() == [3]
 
 

@@ -237,8 +237,16 @@ def test_transitions_can_be_read_and_not_changed(make: Callable[..., Any]) -> No
     assert buffer[torch.tensor([3, 5])]["action"].tolist() == [3, 5]
     if not isinstance(buffer, TensorDictReplayBuffer):
         return
-    with pytest.raises(TypeError, match="can't be changed"):
-        buffer[0] = transitions(1)[0]
+    numbers = torch.zeros(10, dtype=torch.int64)
+    for change in (
+        lambda: buffer.__setitem__(0, transitions(1)[0]),
+        lambda: buffer.__setitem__("action", numbers),
+        lambda: buffer.set_("action", numbers),
+        lambda: buffer.set_at_("action", numbers[:1], torch.tensor([0])),
+        lambda: buffer.update_({"action": numbers}),
+    ):
+        with pytest.raises(TypeError, match="can't be changed"):
+            change()
 
 
 def test_items_may_be_trajectories() -> None:
@@ -249,6 +257,32 @@ def test_items_may_be_trajectories() -> None:
     assert len(buffer) == 8
     assert (sample.batch_size, sample["next"].batch_size) == ((6, 5), (6, 5))
     assert_whole(sample.reshape(-1))
+
+
+def test_a_saved_buffer_of_trajectories_gives_trajectories(tmp_path: Path) -> None:
+    buffer = TensorDictReplayBuffer(20, batch_size=6)
+    buffer.extend(transitions(40).reshape(8, 5))
+    buffer.dumps(tmp_path)
+    other = TensorDictReplayBuffer(20, batch_size=6)
+    other.loads(tmp_path)
+    assert other.sample().batch_size == (6, 5)
+    # An empty one replaces what is there.
+    TensorDictReplayBuffer(20).dumps(tmp_path)
+    other.loads(tmp_path)
+    assert len(other) == 0
+
+
+def test_a_batch_that_is_held_never_changes(ours: Callable[..., Any]) -> None:
+    buffer = ours(batch_size=16)
+    buffer.extend(transitions(50))
+    held = [buffer.sample() for _ in range(20)]
+    rewards = [buffer.sample()["next", "reward"] for _ in range(20)]
+    copies = [sample.clone() for sample in held]
+    copied = [reward.clone() for reward in rewards]
+    for _ in range(50):
+        buffer.sample()
+    assert all((one == copy).all() for one, copy in zip(held, copies, strict=True))
+    assert all(map(torch.equal, rewards, copied))
 
 
 def test_a_trajectory_has_one_priority() -> None:
@@ -415,6 +449,10 @@ def test_what_does_not_fit_is_named() -> None:
     one_hot["action"] = torch.nn.functional.one_hot(torch.arange(4))
     with pytest.raises(SpecError, match="actions"):
         buffer.extend(one_hot)
+    two = transitions(4)
+    two["next", "reward"] = torch.zeros(4, 2)
+    with pytest.raises(SpecError, match="rewards"):
+        buffer.extend(two)
     assert len(buffer) == 0
     buffer = TensorDictReplayBuffer(CAPACITY)
     with pytest.raises(SpecError, match="`next/text`: expected a tensor, got a NonTensor"):
@@ -428,6 +466,10 @@ def test_what_does_not_fit_is_named() -> None:
 def test_settings_that_do_not_fit_are_refused() -> None:
     with pytest.raises(TypeError, match=r"storage: expected .*, got a LazyTensorStorage"):
         TensorDictReplayBuffer(LazyTensorStorage(10))
+    with pytest.raises(TypeError, match=r"a function that returns a table, got .* returns a int"):
+        TensorDictReplayBuffer(lambda: 10)
+    with pytest.raises(TypeError, match="sample_unit needs a storage with places"):
+        TensorDictReplayBuffer(10, sample_unit=object())
     with pytest.raises(ReplayError, match=r"alpha=0.5: a Table has its own"):
         TensorDictReplayBuffer(table(), alpha=0.5)
     with pytest.raises(ReplayError, match=r"slice_len=4: expected a buffer with episodes=True"):

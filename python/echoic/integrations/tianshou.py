@@ -34,6 +34,8 @@ __all__ = [
 
 # The keys whose values are in stores, if they are numbers.
 _STORED = ("obs", "act", "obs_next")
+# The fields of a table.
+_FIELDS = {"obs", "actions", "rewards", "terminated", "truncated", "next_obs"}
 # The attributes that Tianshou's buffers do not have.
 _OWN = ("_stores", "_fields", "_written", "_positions")
 
@@ -151,9 +153,9 @@ class ReplayBuffer(data.ReplayBuffer):
             self._positions.fill(-1)
             for store in self._stores:
                 store.clear()
-            if isinstance(self, data.PrioritizedReplayBuffer):
-                # Tianshou's goes on to draw what was removed.
-                self.weight[self._indices] = 0.0
+        if isinstance(self, data.PrioritizedReplayBuffer):
+            # Tianshou's goes on to draw what was removed.
+            self.weight[self._indices] = 0.0
 
     def update(self, buffer: data.ReplayBuffer) -> NDArray[Any]:
         """Add all transitions of another buffer, and return where they are."""
@@ -235,9 +237,14 @@ class ReplayBuffer(data.ReplayBuffer):
         if missing:
             raise ValueError(f"expected `{missing.pop()}`, which the first transition had too")
         rows = {key: _plain(values.pop(key)) for key in self._fields}
+        # Found before one is stored, so that a wrong id or too few rows change nothing.
+        found = [
+            (self._stores[owner], _row(rows, at) if many else rows)
+            for at, owner in enumerate(owners)
+        ]
         positions = []
-        for at, owner in enumerate(owners):
-            self._stores[owner].add(_row(rows, at) if many else rows)
+        for owner, (store, row) in zip(owners, found, strict=True):
+            store.add(row)
             positions.append(self._written[owner])
             self._written[owner] += 1
         return positions
@@ -263,8 +270,10 @@ class ReplayBuffer(data.ReplayBuffer):
 
     def _append(self, rows: Any) -> NDArray[Any]:
         """Add rows that are no steps of a running episode, and return where they are."""
-        rows.pop("weight", None)
-        values = self._prepared(dict(rows.__dict__), many=False)
+        values = dict(rows.__dict__)
+        values.pop("weight", None)
+        if not self._save_obs_next:
+            values.pop("obs_next", None)
         indices = np.empty(len(rows), int)
         for row in range(len(rows)):
             one = _row(values, row)
@@ -274,6 +283,8 @@ class ReplayBuffer(data.ReplayBuffer):
             self._size = min(self._size + 1, self.maxsize)
             self._positions[indices[row]] = positions[0]
             self._put_columns(indices[row : row + 1], one, many=False)
+        if isinstance(self, data.PrioritizedReplayBuffer):
+            self.init_weight(indices)
         return indices
 
     def _make_stores(self, values: dict[str, Any], many: bool) -> None:
@@ -467,6 +478,10 @@ class TableReplayBuffer(data.ReplayBuffer):
                 "all of its transitions at once, as on-policy algorithms need them"
             )
         rows = self._table.sample(batch_size).data
+        if missing := _FIELDS - rows.keys():
+            raise ReplayError(
+                f"the table has no {', '.join(sorted(missing))}: make it with Table.from_spaces"
+            )
         terminated, truncated = rows["terminated"], rows["truncated"]
         values = {
             "obs": rows["obs"],

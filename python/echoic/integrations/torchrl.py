@@ -9,6 +9,7 @@ Importing this module imports torchrl.
 from __future__ import annotations
 
 import json
+import math
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from torchrl.data.replay_buffers.utils import pin_memory_output
 from torchrl.data.replay_buffers.writers import Writer
 
 from echoic import _trees
-from echoic.buffers import PrioritizedReplayBuffer, ReplayBuffer, _columns, _keeping
+from echoic.buffers import PrioritizedReplayBuffer, ReplayBuffer, _columns
 from echoic.errors import DtypeError, ReplayError, SpecError
 from echoic.table_methods import TableMethods
 
@@ -65,12 +66,13 @@ class TensorDictReplayBuffer(torchrl.data.TensorDictReplayBuffer):
     entries of their names. Other fields are entries of the same name; entries without a field are
     not stored. Samples have ``("next", "done")`` too.
 
-    A table, and a buffer with priorities, give ``"index"`` and ``"priority_weight"``. ``add`` and
-    ``extend`` return ``None``, since a store names its items when they are drawn.
+    A table, and a buffer with priorities, give ``"index"`` and ``"priority_weight"``, but not for
+    slices. ``add`` and ``extend`` return ``None``, since a store names its items when they are
+    drawn.
 
     Args:
-        storage: Number of transitions that fit, a buffer, a table, or a function that returns one
-            of these. With a function, copies in other processes call it again.
+        storage: Number of transitions that fit, a buffer, a table, or a function that returns a
+            table, which copies in other processes call again.
         alpha: Exponent of priorities: 0 samples uniformly. Only with a number, for which it makes a
             buffer with priorities.
         beta: Exponent of the importance weights. ``buffer.sampler.beta`` changes it. Default: 1.
@@ -78,11 +80,11 @@ class TensorDictReplayBuffer(torchrl.data.TensorDictReplayBuffer):
             other, from a buffer with ``episodes=True``. ``("next", "truncated")`` is true at the
             end of each slice, and ``("collector", "mask")`` is false behind episodes that are
             shorter.
-        options: More arguments of torchrl's class, but ``sampler``, ``writer`` and ``collate_fn``.
+        options: More arguments of torchrl's class, but those that need a storage with places.
 
     Raises:
         ReplayError: If ``alpha`` or ``slice_len`` is given and the store can't have it.
-        TypeError: If ``storage`` is none of these.
+        TypeError: If ``storage`` is none of these, or an option needs places.
     """
 
     def __init__(
@@ -99,6 +101,9 @@ class TensorDictReplayBuffer(torchrl.data.TensorDictReplayBuffer):
         slice_len: int | None = None,
         **options: Any,
     ) -> None:
+        for name in ("sample_unit", "dim_extend", "checkpointer"):
+            if options.get(name):
+                raise TypeError(f"{name} needs a storage with places: Echoic's stores have none")
         super().__init__(
             storage=_Storage(storage, alpha, slice_len),
             sampler=_Sampler(beta),
@@ -166,9 +171,15 @@ class TensorDictReplayBuffer(torchrl.data.TensorDictReplayBuffer):
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
         """Set the priorities of a sample to its ``priority_key``; without that, do nothing."""
-        priority = data.get(self.priority_key, None)
-        if priority is not None and self._storage.has_priorities:
-            self._storage.update(data.get("index"), priority)
+        priority, index = data.get(self.priority_key, None), data.get("index", None)
+        if priority is not None and index is not None and self._storage.has_priorities:
+            self._storage.update(index, priority)
+
+    def _refuse(self, *_args: Any, **_options: Any) -> Any:
+        raise TypeError("transitions of Echoic's stores can't be changed: extend the buffer")
+
+    # Torchrl's would change a copy.
+    __setitem__ = set_ = set_at_ = update_ = _refuse
 
 
 class _Storage(Storage):
@@ -178,10 +189,14 @@ class _Storage(Storage):
         self._connect: Any = storage if callable(storage) else None
         made: Any = storage() if callable(storage) else storage
         is_number = isinstance(made, int)
-        if not isinstance(made, (int, ReplayBuffer, PrioritizedReplayBuffer, TableMethods)):
+        self.is_table = isinstance(made, TableMethods)
+        local = is_number or isinstance(made, (ReplayBuffer, PrioritizedReplayBuffer))
+        if not self.is_table and (self._connect is not None or not local):
             raise TypeError(
                 "storage: expected a number of transitions, a ReplayBuffer, a "
-                f"PrioritizedReplayBuffer or a table, got a {type(made).__name__}"
+                "PrioritizedReplayBuffer, a table or a function that returns a table, got a "
+                f"{type(storage).__name__}"
+                + (f" that returns a {type(made).__name__}" if self._connect else "")
             )
         if alpha is not None and not is_number:
             raise ReplayError(
@@ -197,7 +212,6 @@ class _Storage(Storage):
         self._slice_len = slice_len
         self._making = threading.Lock()
         self.store: Any = None
-        self.is_table = isinstance(made, TableMethods)
         self.has_priorities = (
             alpha is not None or self.is_table or isinstance(made, PrioritizedReplayBuffer)
         )
@@ -293,11 +307,13 @@ class _Storage(Storage):
 
     def update(self, index: Any, priority: Any) -> None:
         """Set priorities of transitions that were drawn."""
-        keys = np.ascontiguousarray(_rows(index)[:, 0])
+        keys, priorities = _rows(index)[:, 0].astype(np.int64), _priorities(priority)
+        if len(priorities) == 1:
+            priorities = priorities.repeat(len(keys))
         if self.is_table:
-            self.store.update_priorities(keys.view(np.uint64), _priorities(priority), wait=False)
+            self.store.update_priorities(keys.view(np.uint64), priorities, wait=False)
         else:
-            self.store.update_priorities(keys, _priorities(priority))
+            self.store.update_priorities(keys, priorities)
 
     def _tree(self, data: TensorDictBase) -> dict[str, Any]:
         """Return the arrays of a TensorDict, in the store's form."""
@@ -315,7 +331,7 @@ class _Storage(Storage):
                     f"its keys are {sorted(map(str, data.keys(True, True)))}"
                 )
             array = _array(value, leaf.key)
-            if leaf.is_flag and array.ndim > data.ndim:
+            if leaf.is_flag and array.shape[data.ndim :] == (1,):
                 array = array[..., 0]
             _put(tree, leaf.path, array)
         return tree
@@ -355,8 +371,8 @@ class _Storage(Storage):
         return self._tensordict(data, len(self), {})[index]
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
-        """Raise, since transitions are not changed once they are stored."""
-        raise TypeError("transitions of Echoic's stores can't be changed: extend the buffer")
+        """Raise: the buffer gives data to its storage."""
+        raise TypeError("call extend of the buffer")
 
     def contains(self, item: Any) -> Any:
         """Return which places have a transition."""
@@ -386,27 +402,23 @@ class _Storage(Storage):
         state = _trees.tree_map(
             lambda leaf: leaf.numpy() if isinstance(leaf, torch.Tensor) else leaf, state_dict
         )
-        self._load(state)
-        self._axes = tuple(state["axes"])
-
-    def _load(self, state: Mapping[str, Any]) -> None:
         example: dict[str, Any] = {}
         for path, dtype, shape in state["leaves"]:
             _put(example, tuple(path.split("/")), np.zeros(shape, dtype))
         self._store_like(example).load_state_dict(state)
+        self._axes = tuple(state["axes"])
 
     def dumps(self, path: str | Path) -> None:
         """Write a local buffer to a file."""
         if self.is_table:
             raise ReplayError(_SAVED_BY_ITS_SERVER)
-        if self.store is not None:
-            self.store.save(Path(path).with_suffix(".npz"))
+        torch.save(self.state_dict(), Path(path).with_suffix(".pt"))
 
     def loads(self, path: str | Path) -> None:
         """Read a local buffer from a file that :meth:`dumps` wrote."""
         if self.is_table:
             raise ReplayError(_SAVED_BY_ITS_SERVER)
-        self._load(_keeping.read(Path(path).with_suffix(".npz")))
+        self.load_state_dict(torch.load(Path(path).with_suffix(".pt"), weights_only=True))
 
     def __getstate__(self) -> dict[str, Any]:
         if self._connect is None:
@@ -426,7 +438,19 @@ class _Storage(Storage):
         return f"{type(self).__name__}({self.store!r})"
 
 
-class _Sampler(Sampler):
+class _Numbers:
+    """Keep a state of numbers in a file."""
+
+    def dumps(self: Any, path: str | Path) -> None:
+        """Write the state to a file."""
+        Path(path).write_text(json.dumps(self.state_dict()))
+
+    def loads(self: Any, path: str | Path) -> None:
+        """Read the state from a file."""
+        self.load_state_dict(json.loads(Path(path).read_text()))
+
+
+class _Sampler(_Numbers, Sampler):
     """Has the exponent of the weights; the store draws."""
 
     def __init__(self, beta: float) -> None:
@@ -461,16 +485,8 @@ class _Sampler(Sampler):
     def _empty(self) -> None:
         pass
 
-    def dumps(self, path: str | Path) -> None:
-        """Write the exponent to a file."""
-        Path(path).write_text(json.dumps(self.state_dict()))
 
-    def loads(self, path: str | Path) -> None:
-        """Read the exponent from a file."""
-        self.load_state_dict(json.loads(Path(path).read_text()))
-
-
-class _Writer(Writer):
+class _Writer(_Numbers, Writer):
     """Counts what is added; the buffer gives it to its storage."""
 
     def __init__(self) -> None:
@@ -501,14 +517,6 @@ class _Writer(Writer):
     def _empty(self, empty_write_count: bool = True) -> None:
         if empty_write_count:
             self.count = 0
-
-    def dumps(self, path: str | Path) -> None:
-        """Write the count to a file."""
-        Path(path).write_text(json.dumps(self.state_dict()))
-
-    def loads(self, path: str | Path) -> None:
-        """Read the count from a file."""
-        self.load_state_dict(json.loads(Path(path).read_text()))
 
 
 class _Leaf:
@@ -564,8 +572,8 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], leaf: Any) -> None:
 
 def _rows(values: Any) -> Any:
     """Return an array with a row for each transition."""
-    array = torch.as_tensor(values).numpy(force=True)
-    return array.reshape(len(array) if array.ndim else 1, -1)
+    array = np.atleast_1d(torch.as_tensor(values).numpy(force=True))
+    return array.reshape(len(array), math.prod(array.shape[1:]))
 
 
 def _priorities(values: Any) -> Any:
