@@ -131,6 +131,7 @@ class Staging:
     def _send(self, target: Any, pieces: list[tuple[int, Any]]) -> _Event:
         block, event = self._taken()
         try:
+            event.synchronize()
             for at, piece in pieces:
                 block[at : at + len(piece)].copy_(piece)
             event = self._link.copy(target, block[: len(target)])
@@ -141,7 +142,7 @@ class Staging:
         return event
 
     def _taken(self) -> tuple[Any, Any]:
-        """Return a block that can be filled, and the event of its last copy."""
+        """Return a block that no thread fills, and the event of its last copy."""
         with self._returned:
             self._returned.wait_for(lambda: self._blocks or self.made < BLOCKS)
             idle = self._blocks and self._blocks[0][1].query()
@@ -149,9 +150,7 @@ class Staging:
                 block = self._link.page_locked(BLOCK_BYTES)
                 self.made += 1
                 return block, _Complete()
-            block, event = self._blocks.popleft()
-        event.synchronize()
-        return block, event
+            return self._blocks.popleft()
 
 
 class _Complete:

@@ -50,13 +50,13 @@ def tensors_on(device: Any = None) -> Callable[[Sequence[Any]], list[Any]]:
     if device.type == "cpu":
         return lambda arrays: [one if one.is_cpu else one.cpu() for one in _tensors(arrays)]
     if device.type != "cuda":
-        return lambda arrays: [one.to(device, non_blocking=True) for one in _tensors(arrays)]
+        return lambda arrays: [one.to(device) for one in _tensors(arrays)]
     staging = staging_of(device)
 
     def tensors(arrays: Sequence[Any]) -> list[Any]:
         found = _tensors(arrays)
         if any(tensor.is_cuda for tensor in found):
-            return [tensor.to(device, non_blocking=True) for tensor in found]
+            return [tensor.to(device) for tensor in found]
         return staging.join(staging.copy(found))
 
     return tensors

@@ -228,6 +228,54 @@ def test_what_a_buffer_of_the_host_saved_is_loaded(fill: Any) -> None:
     assert len(one) == 50
 
 
+def test_what_a_full_device_does_not_take_waits_on(fill: Any, monkeypatch: Any) -> None:
+    buffer = make(5000)
+    for start in (0, 2000):
+        fill(buffer, range(start, start + 1024))
+        with monkeypatch.context() as patch:
+            patch.setattr(buffer, "_convert", lambda rows: torch.empty(-1))
+            for call in (buffer.sample, lambda _: fill(buffer, [5000]), buffer.sample):
+                with pytest.raises(RuntimeError, match="negative"):
+                    call(1)
+    assert len(buffer) == 2048
+    check_numbered(arrays(buffer.sample(50_000)), [*range(1024), *range(2000, 3024)])
+
+
+def test_tensors_of_another_device_are_there_when_they_are_stored(monkeypatch: Any) -> None:
+    """A copy that nothing waits for is read too early, or its source is changed too early."""
+    to = torch.Tensor.to
+
+    def late(tensor: Any, *args: Any, non_blocking: bool = False) -> Any:
+        return to(tensor, *args) * (not non_blocking)
+
+    buffer = DeviceReplayBuffer({"obs": 0.0}, 4)
+    monkeypatch.setattr(torch.Tensor, "to", late)
+    buffer.extend({"obs": torch.ones(4)})
+    assert buffer.sample(9)["obs"].tolist() == [1.0] * 9
+
+
+def test_each_stream_waits_for_the_one_before_it(monkeypatch: Any) -> None:
+    calls: list[Any] = []
+
+    class Stream:
+        def wait_stream(self, other: Any) -> None:
+            calls.append((self, other))
+
+    maker, reader = Stream(), Stream()
+    current = iter([maker, reader, reader, reader, maker, maker])
+    monkeypatch.setattr(DeviceReplayBuffer, "_current_stream", lambda _: next(current))
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda _, stream: calls.append(stream))
+    buffer = DeviceReplayBuffer({"obs": 0.0}, 4)
+    # The stream that has the columns' memory may still work on what was there before.
+    buffer.extend({"obs": torch.ones(4)})
+    assert calls == [(reader, maker), reader]
+    buffer.sample(1)
+    assert calls == [(reader, maker), reader]
+    buffer.sample(1)
+    buffer.sample(1)
+    assert calls == [(reader, maker), reader, (maker, reader), maker]
+
+
 def test_threads_add_and_sample_at_once() -> None:
     buffer = make(500)
     buffer.extend(rows(500))

@@ -59,6 +59,14 @@ def test_a_batch_has_the_values_shapes_and_dtypes_of_the_original(n_envs: int) -
     assert torch.equal(data.dones[:, 0].bool(), (step % 5 == 4) & (step % 10 != 9))
 
 
+def test_a_batch_goes_to_another_device() -> None:
+    rb = ReplayBuffer(100, BOX, spaces.Discrete(2), "meta")
+    rb.add(*steps_of(1)[0])
+    data = rb.sample(64)
+    assert all(tensor.is_meta for tensor in data)
+    assert (data.observations.shape, data.rewards.shape) == ((64, 3), (64, 1))
+
+
 def test_without_handling_timeouts_done_is_what_was_given_and_infos_are_not_read() -> None:
     rb = ReplayBuffer(10, BOX, spaces.Discrete(2), "cpu", handle_timeout_termination=False)
     obs, next_obs, actions, rewards, _, _ = steps_of(1)[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 from typing import TYPE_CHECKING, Any
 
 import echoic
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.nightly
+# Read when JAX looks for its devices.
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 jax = pytest.importorskip("jax", reason="no jax here")
 
 from echoic.integrations import jax as adapter
@@ -89,6 +92,19 @@ def test_arrays_go_to_a_device_or_a_sharding() -> None:
             adapter.batches(store)
     with made("stream") as store, pytest.raises(ValueError, match="got a Stream and n=3"):
         adapter.batches(store, 3)
+
+
+def test_the_default_device_is_that_of_the_caller(monkeypatch: Any) -> None:
+    monkeypatch.setattr(adapter, "_is_on_cpu", lambda device: False)
+    device = jax.devices()[-1]
+    assert device != jax.devices()[0]
+    with (
+        made("buffer") as store,
+        jax.default_device(device),
+        adapter.batches(store, 8) as batches,
+    ):
+        obs = next(batches)["obs"]
+        assert (obs.devices(), obs.committed) == ({device}, False)
 
 
 @pytest.mark.parametrize("kind", ["buffer", "table"])

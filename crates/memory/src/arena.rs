@@ -24,6 +24,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::block::AllocError;
+use crate::os::Mapping;
 use crate::region::Region;
 use crate::sync::Mutex;
 
@@ -50,7 +51,7 @@ impl Arena {
     pub fn new(len: usize) -> Result<Self, AllocError> {
         let len = len.max(1).checked_next_multiple_of(PAGE);
         let len = len.ok_or(AllocError::Refused { bytes: usize::MAX })?;
-        Ok(Self { region: Region::sparse(len)?, claimed: Mutex::default() })
+        Ok(Self { region: Region::Shared(Mapping::sparse(len)?), claimed: Mutex::default() })
     }
 
     /// How many bytes it has.
@@ -132,7 +133,7 @@ impl ArenaView {
     ///
     /// An [`io::Error`] when it can't be mapped, could change its size, or has another one.
     pub fn attach(file: OwnedFd, bytes: usize) -> io::Result<Arc<Self>> {
-        let region = Region::attach_sparse(file, bytes)?;
+        let region = Region::Shared(Mapping::open_sparse(file, bytes)?);
         let free = Mutex::new(BTreeMap::from([(0, bytes / PAGE * PAGE)]));
         Ok(Arc::new(Self { region, free }))
     }

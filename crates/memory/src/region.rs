@@ -7,9 +7,8 @@
 //! 2. A region hands out its pointer and nothing else, as a [`Block`] does.
 //! 3. The file of a shared mapping can neither shrink nor grow, so the mapping stays backed.
 
-use std::io;
 use std::ops::Range;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
 use crate::block::{AllocError, Block, Untouched};
@@ -35,26 +34,6 @@ impl Region {
     /// As [`Region::own`], with pages that are there from their first use on.
     pub(crate) fn untouched(bytes: usize) -> Result<Self, AllocError> {
         Untouched::new(bytes).map(Self::Untouched)
-    }
-
-    /// Zeroed memory that other processes can map.
-    pub(crate) fn shared(bytes: usize) -> Result<Self, AllocError> {
-        Mapping::new(bytes).map(Self::Shared)
-    }
-
-    /// As [`Region::sparse`], for others to read only.
-    pub(crate) fn guarded(bytes: usize) -> Result<Self, AllocError> {
-        Mapping::guarded(bytes).map(Self::Shared)
-    }
-
-    /// As [`Region::shared`], with pages that are there from their first use on.
-    pub(crate) fn sparse(bytes: usize) -> Result<Self, AllocError> {
-        Mapping::sparse(bytes).map(Self::Shared)
-    }
-
-    /// The sparse memory that another process made.
-    pub(crate) fn attach_sparse(file: OwnedFd, bytes: usize) -> io::Result<Self> {
-        Mapping::open_sparse(file, bytes).map(Self::Shared)
     }
 
     /// What to hand to other processes, if they can map it.

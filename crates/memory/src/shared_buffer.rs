@@ -98,7 +98,7 @@ impl SharedBuffer {
     pub fn shared(len: usize) -> Result<Self, AllocError> {
         let len = len.max(1).checked_next_multiple_of(PAGE);
         let len = len.ok_or(AllocError::Refused { bytes: usize::MAX })?;
-        Region::guarded(len).map(Self::of)
+        Mapping::guarded(len).map(Region::Shared).map(Self::of)
     }
 
     fn of(region: Region) -> Self {

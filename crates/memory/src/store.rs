@@ -239,7 +239,7 @@ impl BatchStore {
         slot_bytes: &[usize],
     ) -> Result<Self, AllocError> {
         let plan = Plan::new(buffers, batch_size, slot_bytes)?;
-        let region = Region::shared(plan.bytes)?;
+        let region = Region::Shared(Mapping::new(plan.bytes)?);
         Ok(Self::start(plan, region, true))
     }
 

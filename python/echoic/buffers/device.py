@@ -95,13 +95,12 @@ class DeviceReplayBuffer(StateMethods, Common):
         self._waiting = ReplayBuffer(
             example, min(capacity, _ROWS, max(1, _BYTES // max(1, row_bytes)))
         )
-        self._num_waiting = 0
         # Number of transitions that were moved to the device since it was empty.
         self._moved = 0
         self._seed = seed_of(seed)
         self._generator = torch.Generator(self._device).manual_seed(self._seed)
-        # The CUDA stream that used the columns last.
-        self._stream: Any = None
+        # The CUDA stream that used the columns last: at first, the one that has their memory.
+        self._stream = self._current_stream()
         # Guards all that changes.
         self._lock = threading.Lock()
 
@@ -112,10 +111,9 @@ class DeviceReplayBuffer(StateMethods, Common):
             SpecError: If a value does not fit its field. Nothing is stored then.
         """
         with self._lock:
-            self._waiting.add(x)  # type: ignore[arg-type]
-            self._num_waiting += 1
-            if self._num_waiting == self._waiting.capacity:
+            if len(self._waiting) == self._waiting.capacity:
                 self._move()
+            self._waiting.add(x)  # type: ignore[arg-type]
 
     def extend(self, xs: Mapping[str, Any]) -> None:
         """Add many transitions.
@@ -138,7 +136,7 @@ class DeviceReplayBuffer(StateMethods, Common):
         shape = np.shape(leaves[0])
         count = shape[0] if shape else 0
         with self._lock:
-            if count > self._waiting.capacity - self._num_waiting:
+            if count > self._waiting.capacity - len(self._waiting):
                 # One that all of them fit into: either all are stored or, after an error, nothing.
                 many = ReplayBuffer(self._example, min(count, self._capacity))
                 many.extend(xs)  # type: ignore[arg-type]
@@ -146,7 +144,6 @@ class DeviceReplayBuffer(StateMethods, Common):
                 self._store(self._convert(many._state()["rows"]), count)
             else:
                 self._waiting.extend(xs)  # type: ignore[arg-type]
-                self._num_waiting += count
 
     def sample(self, n: int, *, seed: int | None = None, device: Any = None) -> _native.Batch:
         """Draw transitions evenly, with replacement, each field as one tensor.
@@ -187,7 +184,7 @@ class DeviceReplayBuffer(StateMethods, Common):
         """Remove all transitions."""
         with self._lock:
             self._waiting.clear()
-            self._num_waiting = self._moved = 0
+            self._moved = 0
 
     @property
     def device(self) -> Any:
@@ -210,7 +207,8 @@ class DeviceReplayBuffer(StateMethods, Common):
 
     def __len__(self) -> int:
         """Return the number of transitions."""
-        return min(self._moved + self._num_waiting, self._capacity)
+        with self._lock:
+            return min(self._moved + len(self._waiting), self._capacity)
 
     def __repr__(self) -> str:
         name = type(self).__name__
@@ -219,22 +217,24 @@ class DeviceReplayBuffer(StateMethods, Common):
     @contextlib.contextmanager
     def _in_order(self) -> Iterator[None]:
         """Let the current CUDA stream wait for the one that used the columns before it."""
-        if self._device.type == "cuda":
-            stream = self._torch.cuda.current_stream(self._device)
-            if self._stream not in (None, stream):
-                stream.wait_stream(self._stream)
-                for column in self._columns:
-                    column.record_stream(stream)
+        stream = self._current_stream()
+        if stream != self._stream:
+            stream.wait_stream(self._stream)
+            for column in self._columns:
+                column.record_stream(stream)
             self._stream = stream
         yield
 
+    def _current_stream(self) -> Any:
+        is_cuda = self._device.type == "cuda"
+        return self._torch.cuda.current_stream(self._device) if is_cuda else None
+
     def _move(self) -> None:
         """Move the transitions that wait to the device."""
-        if self._num_waiting:
-            rows, count = self._waiting._state()["rows"], self._num_waiting
+        if count := len(self._waiting):
+            # They wait on if the device has too little memory.
+            self._store(self._convert(self._waiting._state()["rows"]), count)
             self._waiting.clear()
-            self._num_waiting = 0
-            self._store(self._convert(rows), count)
 
     def _store(self, rows: list[Any], count: int) -> None:
         """Write tensors of the device with a row for each of the last of ``count`` transitions."""
@@ -246,9 +246,8 @@ class DeviceReplayBuffer(StateMethods, Common):
         with self._in_order():
             for column, row in zip(self._columns, rows, strict=True):
                 values = row.view(column.dtype)
-                column[start : start + first].copy_(values[:first], non_blocking=True)
-                if first < kept:
-                    column[: kept - first].copy_(values[first:], non_blocking=True)
+                column[start : start + first].copy_(values[:first])
+                column[: kept - first].copy_(values[first:])
         self._moved += count
 
     def _leaves_of(self, xs: Any) -> list[Any]:
@@ -274,7 +273,8 @@ class DeviceReplayBuffer(StateMethods, Common):
                 raise SpecError(
                     f"`{path}`: expected {expected}, got {leaf.dtype}{list(leaf.shape)}"
                 )
-            found[at] = leaf.detach().to(self._device, dtype, non_blocking=True)
+            # Waits for tensors of another device, which may change, or be read, when this returns.
+            found[at] = leaf.detach().to(self._device, dtype)
         return found
 
     def _leaves(self) -> list[tuple[str, str, list[int]]]:
@@ -289,7 +289,7 @@ class DeviceReplayBuffer(StateMethods, Common):
             rows = []
             for column, dtype in zip(self._columns, self._dtypes, strict=True):
                 # The oldest first.
-                row = self._torch.cat([column[at:size], column[:at]]).cpu().view(dtype)
+                row = self._torch.cat([column[at:size].cpu(), column[:at].cpu()]).view(dtype)
                 is_half = dtype == self._torch.bfloat16
                 rows.append(tensors.bfloat16_array(row) if is_half else row.numpy())
             rng = self._generator.get_state().numpy().astype(np.uint64)
@@ -302,7 +302,6 @@ class DeviceReplayBuffer(StateMethods, Common):
         checked._load(rows, np.ones(4, np.uint64), first)
         with self._lock:
             self._waiting.clear()
-            self._num_waiting = 0
             # A full one has its rows where they were, so that draws continue.
             self._moved = first if len(checked) == self._capacity else 0
             if len(checked):

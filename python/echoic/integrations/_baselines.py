@@ -111,8 +111,8 @@ class BaselinesBuffer:
     @device.setter
     def device(self, device: Any) -> None:
         self._device = torch.device(device)
-        on_cpu = self._device.type == "cpu"
-        self._tensor = torch.from_numpy if on_cpu else tensors_on(self._device)
+        on_cpu, convert = self._device.type == "cpu", tensors_on(self._device)
+        self._tensor = torch.from_numpy if on_cpu else lambda array: convert([array])[0]
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Add one transition of each environment.

@@ -41,6 +41,8 @@ def batches(store: Any, n: int | None = None, *, device: Any = None, **options: 
         kind = type(store).__name__
         raise ValueError(f"expected n for all stores but a Stream, got a {kind} and n={n}")
 
+    default = jax.config.jax_default_device
+
     def sample(timeout: float | None) -> Batch:
         if isinstance(store, Stream):
             batch = store.sample(timeout, **options)
@@ -48,7 +50,9 @@ def batches(store: Any, n: int | None = None, *, device: Any = None, **options: 
             batch = store.sample(n, timeout, **options)  # type: ignore[attr-defined]
         else:
             batch = store.sample(n, **options)
-        return to_jax(batch, device)
+        # Which is of a thread, as `jax.default_device` sets it.
+        with jax.default_device(default):
+            return to_jax(batch, device)
 
     return Batches(sample, prefetch=0 if _is_on_cpu(device) else 1)
 

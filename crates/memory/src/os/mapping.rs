@@ -34,18 +34,18 @@ impl Mapping {
     /// A new file of `len` zeroed bytes, every page of it there and mapped.
     pub(crate) fn new(len: usize) -> Result<Self, AllocError> {
         check_available(len)?;
-        Self::make(len, libc::MAP_POPULATE)
+        Self::make(len, libc::MAP_POPULATE, SEALS)
     }
 
     /// A new file of `len` zeroed bytes, whose pages are there from their first use on.
     pub(crate) fn sparse(len: usize) -> Result<Self, AllocError> {
-        Self::make(len, 0)
+        Self::make(len, 0, SEALS)
     }
 
     /// As [`Mapping::sparse`], of a file that nothing else will ever write.
     pub(crate) fn guarded(len: usize) -> Result<Self, AllocError> {
         check_available(len)?;
-        let this = Self::make_with(len, 0, SEALS & !libc::F_SEAL_SEAL)?;
+        let this = Self::make(len, 0, SEALS & !libc::F_SEAL_SEAL)?;
         // Only our mapping, which is there already, stays writable. A kernel that does not know this seal
         // leaves it to the others not to write.
         // SAFETY: changes our own file only.
@@ -55,15 +55,7 @@ impl Mapping {
         Ok(this)
     }
 
-    fn make(len: usize, populate: libc::c_int) -> Result<Self, AllocError> {
-        Self::make_with(len, populate, SEALS)
-    }
-
-    fn make_with(
-        len: usize,
-        populate: libc::c_int,
-        seals: libc::c_int,
-    ) -> Result<Self, AllocError> {
+    fn make(len: usize, populate: libc::c_int, seals: libc::c_int) -> Result<Self, AllocError> {
         let shared = |error: io::Error| AllocError::Shared { reason: error.to_string() };
         let size = libc::off_t::try_from(len).map_err(|_| AllocError::Refused { bytes: len })?;
         // Only who is handed the descriptor has the memory: the file has no path.
