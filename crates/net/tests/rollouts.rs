@@ -687,6 +687,7 @@ fn producers_and_consumers_on_many_connections_see_each_group_once() {
 }
 
 #[test]
+#[cfg_attr(any(echoic_portable, not(target_os = "linux")), ignore = "shm:// needs Linux")]
 fn hostile_requests_are_refused_with_the_reason_and_harm_nothing() {
     let table = table(config());
     let server = open_at(&addresses()[2], &table, 1);
