@@ -175,6 +175,15 @@ def test_a_block_comes_back_when_a_copy_fails(link: SlowLink, monkeypatch: Any) 
                 staging.copy([torch.zeros(1)])
     assert staging.made == 1
     assert staging.join(staging.copy([torch.ones(1)]))[0].tolist() == [1]
+    # Also when waiting for its last copy fails: with no block left, threads would wait for ever.
+    monkeypatch.setattr(_staging, "BLOCKS", 1)
+    lost = SimpleNamespace(query=lambda: False, synchronize=lambda: fail(None, None))
+    with monkeypatch.context() as patch:
+        patch.setattr(link, "copy", lambda target, source: lost)
+        staging.copy([torch.zeros(1)])
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="lost"):
+            staging.copy([torch.zeros(1)])
 
 
 def test_batches_are_taken_while_their_copies_run(link: SlowLink, monkeypatch: Any) -> None:
