@@ -208,9 +208,10 @@ def test_nothing_is_left_after_a_reset() -> None:
 
 def test_what_was_removed_is_not_drawn_by_its_priority() -> None:
     mine = pair("PrioritizedReplayBuffer")[0]
-    # Observations that Tianshou's own columns have.
     rows = list(transitions("words", 1))
     for batch, ids in rows:
+        # So that all is in Tianshou's own columns.
+        batch.act = batch.obs_next = batch.obs
         mine.add(batch, buffer_ids=ids)
     mine.reset()
     for batch, ids in rows[:3]:
@@ -240,7 +241,7 @@ def test_a_value_of_another_form_is_refused_and_nothing_stored(kind: str) -> Non
 def test_a_wrong_environment_or_too_few_rows_change_nothing(ids: list[int]) -> None:
     both = pair("VectorReplayBuffer")
     fill("VectorReplayBuffer", both)
-    batch = next(transitions(envs=3, steps=2))[0]
+    batch = list(transitions(steps=2))[-1][0]
     rows = batch if 7 in ids else batch[:2]
     for _ in range(3):
         with pytest.raises(IndexError):
@@ -582,6 +583,10 @@ def test_a_table_refuses_what_needs_neighbours() -> None:
                 buffer.sample(size)
         with pytest.raises(ReplayError, match="VectorReplayBuffer"):
             buffer.add(Batch())
+    store = echoic.Table("replay", {"obs": 0, "actions": 0, "rewards": 0.0}, capacity=4)
+    store.add({"obs": 1, "actions": 1, "rewards": 1.0})
+    with pytest.raises(ReplayError, match="no next_obs, terminated, truncated: make it with"):
+        ours.TableReplayBuffer(store).sample(1)
 
 
 @pytest.mark.timeout(300)
