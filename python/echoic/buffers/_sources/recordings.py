@@ -146,7 +146,9 @@ def _kind(file: Any, path: str) -> Any:
 
     parts = path.split("/")
     if len(parts) > _DEPTH:
-        raise SpecError(f"`{'/'.join(parts[:4])}/…`: expected at most {_DEPTH} groups in each other")
+        raise SpecError(
+            f"`{'/'.join(parts[:4])}/…`: expected at most {_DEPTH} groups in each other"
+        )
     for end in range(1, len(parts) + 1):
         part = "/".join(parts[:end])
         link = file.get(part, getlink=True)
