@@ -263,6 +263,10 @@ def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="data: expected Parquet files in folders of it"):
         OfflineDataset.from_lerobot(tmp_path)
     folder(tmp_path / "whole")
+    info(tmp_path / "whole", total_frames=9)
+    with pytest.raises(SpecError, match=r"data: expected 9 frames as meta/info.json says, got 8"):
+        OfflineDataset.from_lerobot(tmp_path / "whole")
+    info(tmp_path / "whole", total_frames=8)
     file = tmp_path / "whole" / "data" / "chunk-000" / "file-001.parquet"
     file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(SpecError, match=r"file-001.parquet: expected an intact Parquet file"):

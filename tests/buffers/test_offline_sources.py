@@ -317,6 +317,29 @@ def test_a_cache_is_written_once_and_mapped(tmp_path: Path) -> None:
         OfflineDataset.from_minari(Unread(), cache_dir=cache)
 
 
+def test_two_that_write_one_cache_at_once_both_have_it(tmp_path: Path) -> None:
+    class Overtaken(Episodes):
+        def iterate_episodes(self) -> Iterator[Episode]:
+            yield from super().iterate_episodes()
+            same(OfflineDataset.from_minari(Episodes(), cache_dir=tmp_path / "cache"), expected())
+
+    Overtaken.__name__ = "Episodes"
+    same(OfflineDataset.from_minari(Overtaken(), cache_dir=tmp_path / "cache"), expected())
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+    Overtaken.__name__ = "Others"
+    with pytest.raises(SpecError, match="got one made from Minari's Episodes"):
+        OfflineDataset.from_minari(Overtaken(), cache_dir=tmp_path / "cache")
+
+
+def test_a_cache_of_a_part_is_not_that_of_another_part(tmp_path: Path) -> None:
+    part = Episodes()
+    part.episode_indices = np.array([0, 1])
+    OfflineDataset.from_minari(part, cache_dir=tmp_path / "cache")
+    part.episode_indices = np.array([2, 3])
+    with pytest.raises(SpecError, match="expected a folder made from Minari's Episodes"):
+        OfflineDataset.from_minari(part, cache_dir=tmp_path / "cache")
+
+
 def test_a_terminal_gets_a_bar_and_the_same_data(monkeypatch: Any) -> None:
     asked: list[Any] = []
 
@@ -516,8 +539,24 @@ def test_links_out_of_a_recording_are_not_followed(tmp_path: Path) -> None:
         file["episode_2/rewards"] = h5py.ExternalLink("secret.hdf5", "rewards")
     with pytest.raises(SpecError, match="`episode_2/rewards`: a link to another file"):
         OfflineDataset.from_gymnasium_recording(tmp_path / "data.hdf5")
+    write_recording(tmp_path / "soft.hdf5")
+    with h5py.File(tmp_path / "soft.hdf5", "a") as file:
+        del file["episode_2/rewards"]
+        file["other"] = h5py.ExternalLink("secret.hdf5", "/")
+        file["episode_2/rewards"] = h5py.SoftLink("/other/rewards")
+    with pytest.raises(SpecError, match="`episode_2/rewards`: a link to another file"):
+        OfflineDataset.from_gymnasium_recording(tmp_path / "soft.hdf5")
     (tmp_path / "data.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(64))
     with pytest.raises(SpecError, match="expected an intact HDF5 file"):
         OfflineDataset.from_gymnasium_recording(tmp_path / "data.hdf5")
     with pytest.raises(SpecError, match=r"expected a file main_data\.hdf5"):
         OfflineDataset.from_gymnasium_recording(tmp_path)
+
+
+def test_a_group_that_contains_itself_is_refused(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    write_recording(tmp_path / "data.hdf5")
+    with h5py.File(tmp_path / "data.hdf5", "a") as file:
+        file["episode_2/observations/again"] = file["episode_2/observations"]
+    with pytest.raises(SpecError, match="expected at most 16 groups in each other"):
+        OfflineDataset.from_gymnasium_recording(tmp_path / "data.hdf5")

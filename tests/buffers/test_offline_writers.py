@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from echoic import Server, Table, connect
 from echoic.buffers import OfflineDataset, PrioritizedReplayBuffer, ReplayBuffer
-from echoic.errors import SpecError
+from echoic.errors import ArgumentError, SpecError
 from episodic import all_same, data_sets, made, same
 from hypothesis import given, settings
 
@@ -212,3 +213,44 @@ def test_what_lerobot_cannot_store_is_refused_and_leaves_nothing(tmp_path: Path)
     (tmp_path / "data").mkdir()
     with pytest.raises(FileExistsError, match="expected a new folder"):
         dataset.to_lerobot(tmp_path / "data", fps=5)
+
+
+@pytest.mark.parametrize("name", ["task_index", "timestamp", "action", "next.done"])
+def test_a_name_that_lerobot_uses_is_refused(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("pyarrow")
+    obs, none = {"a": np.zeros((2, 3), np.float32)}, np.zeros(2, bool)
+    extras = {name: np.full(2, 7)}
+    dataset = OfflineDataset(obs, obs, np.zeros(2, int), np.ones(2), none, none, extras=extras)
+    with pytest.raises(SpecError, match=f"`{name}`: expected names that LeRobot does not use"):
+        dataset.to_lerobot(tmp_path / "data", fps=5)
+    for fps in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(ArgumentError, match=f"fps: expected a positive number, got {fps}"):
+            dataset.to_lerobot(tmp_path / "data", fps=fps)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_items_of_a_table_become_a_data_set(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    spaces = pytest.importorskip("gymnasium.spaces")
+    box = spaces.Box(-100, 100, (2,), np.float32)
+    table = Table.from_spaces(box, spaces.Discrete(100), capacity=100)
+    rows = [step(0, number, terminated=number == 3, truncated=number == 8) for number in range(9)]
+    with Server(table, listen="tcp://127.0.0.1:0") as server:
+        connection = connect(server.address)
+        remote = connection.table("replay")
+        for row in rows:
+            del row["goal"]
+            remote.add({**row, "obs": row["obs"]["s"], "next_obs": row["next_obs"]["s"]})
+        remote.flush()
+        batch = remote.get(remote.items().keys)
+        connection.close()
+    buffer = ReplayBuffer.from_spaces(box, spaces.Discrete(100), 100)
+    buffer.extend(batch.data)
+    dataset = OfflineDataset.from_buffer(buffer)
+    found = [episode["actions"].tolist() for episode in dataset.episodes()]
+    assert found == [[0, 1, 2, 3], [4, 5, 6, 7, 8]]
+    dataset.to_lerobot(tmp_path / "data", fps=5)
+    # Its last step was truncated, and LeRobot has no place for where that led.
+    again = list(OfflineDataset.from_lerobot(tmp_path / "data").episodes())
+    assert [episode["actions"].tolist() for episode in again] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert [bool(episode["terminated"][-1]) for episode in again] == [True, False]

@@ -15,7 +15,7 @@ import pytest
 
 gymnasium = pytest.importorskip("gymnasium")
 from echoic.collectors import VectorEnv
-from echoic.errors import ArgumentError, ClosedError, SpecError
+from echoic.errors import ArgumentError, ClosedError, DisconnectedError, SpecError
 from echoic.integrations.gymnasium import RecordToTable, VectorRecordToTable
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
@@ -454,6 +454,24 @@ def test_what_does_not_fit_is_said_where_it_is_seen():
     with pytest.raises(ClosedError):
         recorded.step(1)
     recorded.close()
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_closing_raises_if_the_server_stays_away_and_closes_the_environment(many):
+    env = vector(AutoresetMode.NEXT_STEP)[1] if many else Numbered()
+    closed = []
+    env.close = lambda: closed.append(True)
+    with echoic.Server(table_for(env), listen="tcp://127.0.0.1:0") as server:
+        connection = echoic.connect(server.address, reconnect=0.5)
+        recorded = (VectorRecordToTable if many else RecordToTable)(env, connection.table("replay"))
+        recorded.reset()
+    recorded.step(np.zeros(3, np.int64) if many else 0)
+    with pytest.raises(DisconnectedError):
+        recorded.close()
+    assert closed
+    # The step was not sent.
+    with pytest.raises(DisconnectedError):
+        connection.close()
 
 
 def test_a_vector_must_say_when_its_episodes_begin():

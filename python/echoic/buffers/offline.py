@@ -288,7 +288,8 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
         Args:
             dataset: A ``minari.MinariDataset``, or the name of a local one, or anything that has
                 ``iterate_episodes()`` like one. Observations and actions may be trees.
-            cache_dir: As for :meth:`from_parquet`.
+            cache_dir: As for :meth:`from_parquet`. A data set with the same name, episodes and
+                number of steps is not noticed to be another.
             options: Arguments of the class.
         """
         read = partial(read_minari, dataset, cache_dir)
@@ -380,7 +381,8 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
         Args:
             dataset: A ``datasets.Dataset`` or ``IterableDataset``, or the folder that a
                 ``Dataset`` was saved to.
-            cache_dir: As for :meth:`from_parquet`. A stream is read once to write it.
+            cache_dir: As for :meth:`from_parquet`. A stream is read once to write it; another
+                stream is not noticed.
             names: As for :meth:`from_npz`.
             extras: As for :meth:`from_npz`.
             options: Arguments of the class.
@@ -523,6 +525,7 @@ class OfflineDataset(_native.OfflineDataset, Drawn):
 
         Raises:
             SpecError: As of :meth:`episodes`, or if LeRobot can't store an array or its name.
+            ArgumentError: If ``fps`` is not positive and finite.
             FileExistsError: If the folder exists.
         """
         with working(f"writing {path}"):

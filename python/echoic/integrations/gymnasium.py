@@ -58,8 +58,8 @@ class RecordToTable(gymnasium.Wrapper):  # type: ignore[misc]
         super().__init__(env)
         self._table = table
         self._joins = _joins(table)
-        self._keep_obs = _keeper(env.observation_space)
-        self._keep_action = _keeper(env.action_space)
+        self._keep_obs = _copier(env.observation_space)
+        self._keep_action = _copier(env.action_space)
         self._obs: Any = None
         # Whether an episode is under way. If it is not, a step is that of an `Autoreset` wrapper.
         self._begun = False
@@ -153,8 +153,8 @@ class VectorRecordToTable(VectorWrapper):  # type: ignore[misc]
         self._mode = mode
         self._table = table
         self._joins = _joins(table)
-        self._keep_obs = _keeper(env.single_observation_space)
-        self._keep_action = _keeper(env.single_action_space)
+        self._keep_obs = _copier(env.single_observation_space)
+        self._keep_action = _copier(env.single_action_space)
         self._obs: Any = None
         self._begun = np.zeros(env.num_envs, np.bool_)
 
@@ -231,13 +231,13 @@ class VectorRecordToTable(VectorWrapper):  # type: ignore[misc]
             _deliver(self._table)
 
 
-def _keeper(space: Any) -> Callable[[Any], Any]:
+def _copier(space: Any) -> Callable[[Any], Any]:
     """Return a function that copies values of a space, or batches of them, in its dtypes."""
     if isinstance(space, gymnasium.spaces.Dict):
-        parts = {name: _keeper(part) for name, part in space.items()}
+        parts = {name: _copier(part) for name, part in space.items()}
         return lambda value: {name: keep(value[name]) for name, keep in parts.items()}
     if isinstance(space, gymnasium.spaces.Tuple):
-        keepers = [_keeper(part) for part in space]
+        keepers = [_copier(part) for part in space]
         return lambda value: tuple(keep(part) for keep, part in zip(keepers, value, strict=True))
     dtype = space.dtype
     if dtype is None or dtype.kind not in "biuf":

@@ -41,7 +41,7 @@ class StatsLogger:
         every: Least seconds between two logs; calls in between return at once. Default: 10.
 
     Raises:
-        ArgumentError: If a store has no numbers, the writer is none of these, or ``every`` is
+        ArgumentError: If a store has no numbers, the writer is not one of these, or ``every`` is
             negative.
 
     Examples:

@@ -237,7 +237,13 @@ def _write(folder: Path, blocks: Iterator[Mapping[str, Any]], source: str) -> No
         arrays = {name: f"{number}.npy" for number, name in enumerate(files)}
         index = json.dumps({"source": source, "arrays": arrays}, indent=1)
         (unfinished / _INDEX).write_text(index, encoding="utf-8")
-        unfinished.rename(folder)
+        try:
+            unfinished.rename(folder)
+        except OSError:
+            # Another process was faster. Whether its folder is of this source is checked later.
+            if not (folder / _INDEX).exists():
+                raise
+            shutil.rmtree(unfinished)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise

@@ -51,7 +51,7 @@ def read_huggingface(
                     yield arrow.arrays_of(batch, needed, "the data set")
 
     mark = getattr(dataset, "_fingerprint", None) or type(dataset).__name__
-    source = f"Hugging Face's {mark} of {'?' if total is None else total} rows"
+    source = f"Hugging Face's {mark} of {'?' if total is None else total} rows: {needed}"
     return collect(lambda: usual.with_last(blocks(), needed), cache_dir, source)
 
 

@@ -86,6 +86,9 @@ def read_lerobot(
 
     def blocks() -> Iterator[dict[str, Any]]:
         episodes = np.concatenate([_column(pq, file, "episode_index") for file in files])
+        if info["frames"] not in {None, len(episodes)}:
+            text = f"expected {info['frames']} frames as meta/info.json says, got {len(episodes)}"
+            raise SpecError(f"{root / 'data'}: {text}: is a file missing?")
         ends = np.append(episodes[1:] != episodes[:-1], True)
         first = 0
         with _Videos(pq, root, info, videos) as opened:
@@ -118,6 +121,7 @@ def _info(root: Path) -> dict[str, Any]:
             for name, form in info["features"].items()
         }
         chunks = int(info.get("chunks_size", 1000))
+        frames = None if info.get("total_frames") is None else int(info["total_frames"])
     except _WRONG_JSON as error:
         text = "expected `codebase_version`, `fps` and `features` with `dtype` and `shape`"
         raise SpecError(f"{path}: {text}: {error}") from error
@@ -133,7 +137,8 @@ def _info(root: Path) -> dict[str, Any]:
             raise SpecError(f"{path}: `{name}`: expected a shape, got {shape}")
         if dtype not in {"image", "video", "string"} and not _is_number(dtype):
             raise SpecError(f"{path}: `{name}`: expected the dtype of numbers, got {dtype[:40]!r}")
-    return {"v3": version.startswith("v3."), "fps": rate, "features": features, "chunks": chunks}
+    known = {"fps": rate, "features": features, "chunks": chunks, "frames": frames}
+    return {"v3": version.startswith("v3."), **known}
 
 
 def _is_number(dtype: str) -> bool:

@@ -48,7 +48,7 @@ def read_parquet(
 
     stats = [file.stat() for file in files]
     size, changed = sum(s.st_size for s in stats), max(s.st_mtime_ns for s in stats)
-    source = f"{len(files)} files of {size} bytes, changed at {changed}: {', '.join(columns)}"
+    source = f"{len(files)} files of {size} bytes, changed at {changed}: {needed}"
     return collect(lambda: usual.with_last(blocks(), needed), cache_dir, source)
 
 

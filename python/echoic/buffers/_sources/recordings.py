@@ -5,6 +5,7 @@ HDF5 files are those of Minari's recorder, with a group for each episode, and of
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["blocks_of", "read_hdf5", "read_minari"]
 
 _FLAT_ROWS = 4096
+# A group may contain itself.
+_DEPTH = 16
 # What is read of each episode.
 _COLUMNS = ("observations", "actions", "rewards", "terminations", "truncations")
 
@@ -78,6 +81,9 @@ def read_minari(dataset: Any, cache_dir: str | os.PathLike[str] | None) -> dict[
 
     name = getattr(getattr(dataset, "spec", None), "dataset_id", type(dataset).__name__)
     source = f"Minari's {name} of {getattr(dataset, 'total_steps', '?')} steps"
+    # Parts of a data set have its name, and often as many steps as each other.
+    if (chosen := getattr(dataset, "episode_indices", None)) is not None:
+        source += f", episodes {zlib.crc32(np.asarray(chosen, np.int64).tobytes()):08x}"
     return collect(lambda: blocks_of(episodes()), cache_dir, source)
 
 
@@ -131,28 +137,41 @@ def _flat(file: Any) -> Iterator[dict[str, Any]]:
 def _is_array(file: Any, name: str) -> bool:
     import h5py
 
-    return file.get(name, getclass=True) is h5py.Dataset
+    return _kind(file, name) is h5py.Dataset
+
+
+def _kind(file: Any, path: str) -> Any:
+    """Return the class of what a path names, ``None`` if nothing. Links are not followed."""
+    import h5py
+
+    parts = path.split("/")
+    if len(parts) > _DEPTH:
+        raise SpecError(
+            f"`{'/'.join(parts[:4])}/…`: expected at most {_DEPTH} groups in each other"
+        )
+    for end in range(1, len(parts) + 1):
+        part = "/".join(parts[:end])
+        link = file.get(part, getlink=True)
+        if link is not None and not isinstance(link, h5py.HardLink):
+            raise SpecError(f"`{part}`: a link to another file or place is not followed")
+    return file.get(path, getclass=True)
 
 
 def _read(file: Any, path: str) -> Any:
     """Read an array, or the arrays of a group as a dict."""
     import h5py
 
-    if file.get(path, getclass=True) is h5py.Group:
+    if _kind(file, path) is h5py.Group:
         return {name: _read(file, f"{path}/{name}") for name in file[path]}
     return _array(file, path)[()]
 
 
 def _array(file: Any, path: str) -> Any:
-    """Return an array after checking that it is in this file: links are not followed."""
+    """Return an array after checking that it is in this file."""
     import h5py
 
-    if file.get(path) is None:
+    if _kind(file, path) is None:
         raise SpecError(f"`{path}`: expected an array, but the file has none of this name")
-    for end in range(1, path.count("/") + 2):
-        part = "/".join(path.split("/")[:end])
-        if isinstance(file.get(part, getlink=True), h5py.ExternalLink):
-            raise SpecError(f"`{part}`: a link to another file is not followed")
     array = file[path]
     if not isinstance(array, h5py.Dataset) or array.is_virtual or array.external:
         raise SpecError(f"`{path}`: expected an array in this file")

@@ -48,7 +48,8 @@ def read_rlds(
                 raise
             raise SpecError(f"{folder}: expected intact records: {error}") from error
 
-    return collect(lambda: blocks_of(episodes(), extras), cache_dir, f"RLDS episodes of {name}")
+    source_of = f"RLDS episodes of {name}: {', '.join(extras)}"
+    return collect(lambda: blocks_of(episodes(), extras), cache_dir, source_of)
 
 
 def _builder(folder: Path) -> tuple[Iterable[Any], str]:

@@ -16,7 +16,7 @@ from echoic import _trees
 from echoic._progress import each
 from echoic.buffers._packages import package
 from echoic.buffers._sources import arrow
-from echoic.errors import SpecError
+from echoic.errors import ArgumentError, SpecError
 
 if TYPE_CHECKING:
     import os
@@ -41,6 +41,8 @@ def write_lerobot(
 ) -> None:
     """Write the episodes to a new folder, which appears complete or not at all."""
     folder = Path(path)
+    if not 0 < fps < math.inf:
+        raise ArgumentError(f"fps: expected a positive number, got {fps}")
     if folder.exists():
         raise FileExistsError(f"{folder}: expected a new folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -163,6 +165,8 @@ def _columns(episode: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
             key = ".".join([start, *map(str, path)])
             if key == "observation":
                 key += ".image" if _is_image(leaf) else ".state"
+            if key in columns or key in {*_COUNTED, *_SIGNALS, "timestamp"}:
+                raise SpecError(f"`{key}`: expected names that LeRobot does not use otherwise")
             columns[key] = leaf[:steps]
     terminated, truncated = episode["terminated"], episode["truncated"]
     signals = (episode["rewards"], terminated | truncated, terminated, truncated)
