@@ -299,7 +299,7 @@ class HerReplayBuffer(her_replay_buffer.HerReplayBuffer, DictReplayBuffer):
         positions = steps * self.n_envs + np.concatenate([envs, envs[relabeled]])
         found = self._store._rows([self._store], np.zeros(len(at), np.int64), positions)
         goals = found["next_obs"]["achieved_goal"][batch_size:]
-        data = optree.tree_map(lambda array: array[:batch_size], found)
+        data: Any = optree.tree_map(lambda array: array[:batch_size], found)
         if count:
             obs, next_obs = data["obs"], data["next_obs"]
             obs["desired_goal"][relabeled] = next_obs["desired_goal"][relabeled] = goals
