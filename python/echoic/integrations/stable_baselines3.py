@@ -174,7 +174,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Draw transitions by priority; see :meth:`ReplayBuffer.sample`."""
         batch = self._store.sample(batch_size, beta=self.beta)
         weights = self._tensor(np.asarray(batch.weights, np.float32)[:, None])
-        return PrioritizedReplayBufferSamples(*self._tensors(batch.data, env), weights, batch.keys)
+        samples: PrioritizedReplayBufferSamples = self._samples(
+            *self._tensors(batch.data, env), weights, batch.keys
+        )
+        return samples
 
     def update_priorities(self, keys: Any, priorities: Any) -> int:
         """Set priorities of transitions, such as absolute errors.
