@@ -112,7 +112,7 @@ class BaselinesBuffer:
     def device(self, device: Any) -> None:
         self._device = torch.device(device)
         on_cpu, convert = self._device.type == "cpu", tensors_on(self._device)
-        self._tensor = torch.from_numpy if on_cpu else lambda array: convert([array])[0]
+        self._tensor: Any = torch.from_numpy if on_cpu else lambda array: convert([array])[0]
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Add one transition of each environment.
@@ -336,7 +336,8 @@ def _ended(state: Mapping[str, Any]) -> Array:
     """Return after which rows an episode ended."""
     if "ends" in state:
         return np.asarray(state["ends"], np.bool_)
-    return np.logical_or(state["rows"]["terminated"], state["rows"]["truncated"])
+    ended: Array = np.logical_or(state["rows"]["terminated"], state["rows"]["truncated"])
+    return ended
 
 
 def _zeros(space: Any) -> Any:

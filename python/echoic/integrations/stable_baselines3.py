@@ -174,7 +174,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Draw transitions by priority; see :meth:`ReplayBuffer.sample`."""
         batch = self._store.sample(batch_size, beta=self.beta)
         weights = self._tensor(np.asarray(batch.weights, np.float32)[:, None])
-        return PrioritizedReplayBufferSamples(*self._tensors(batch.data, env), weights, batch.keys)
+        samples: PrioritizedReplayBufferSamples = self._samples(
+            *self._tensors(batch.data, env), weights, batch.keys
+        )
+        return samples
 
     def update_priorities(self, keys: Any, priorities: Any) -> int:
         """Set priorities of transitions, such as absolute errors.
@@ -299,7 +302,7 @@ class HerReplayBuffer(her_replay_buffer.HerReplayBuffer, DictReplayBuffer):
         positions = steps * self.n_envs + np.concatenate([envs, envs[relabeled]])
         found = self._store._rows([self._store], np.zeros(len(at), np.int64), positions)
         goals = found["next_obs"]["achieved_goal"][batch_size:]
-        data = optree.tree_map(lambda array: array[:batch_size], found)
+        data: Any = optree.tree_map(lambda array: array[:batch_size], found)
         if count:
             obs, next_obs = data["obs"], data["next_obs"]
             obs["desired_goal"][relabeled] = next_obs["desired_goal"][relabeled] = goals
