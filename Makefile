@@ -236,9 +236,9 @@ wheels: .venv/.made ## Build a wheel and the source package into dist/
 .PHONY: test-free-threaded
 # The tests of threads, with PYTHON=python3.14t in a fresh `.venv`: not all that other tests need has wheels for it.
 test-free-threaded: build
-	@uv pip install --quiet hypothesis pytest pytest-timeout pytest-xdist sybil
+	@uv pip install --quiet hypothesis pytest pytest-timeout pytest-xdist sybil gymnasium ml_dtypes rich textual trustme typer
 	@python -c 'import sys; sys.exit(sys._is_gil_enabled() and "this Python is not free-threaded")'
-	@$(PYTEST) tests/test_stream.py tests/test_waiting.py tests/test_leases.py tests/tables tests/buffers tests/weights
+	@$(PYTEST) tests/test_stream.py tests/test_waiting.py tests/test_leases.py tests/tables tests/buffers/test_replay*.py tests/weights
 
 .PHONY: smoke
 # All Pythons that are there, and with ARGS=--extras each extra, which downloads gigabytes.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["RecordToTable", "VectorRecordToTable"]
 
 
-class RecordToTable(gymnasium.Wrapper):  # type: ignore[misc]
+class RecordToTable(gymnasium.Wrapper):
     """Add each step of an environment to a table, and change nothing else.
 
     Observations and actions are copied, with the dtypes of their spaces: environments and programs
@@ -112,7 +112,7 @@ class RecordToTable(gymnasium.Wrapper):  # type: ignore[misc]
             _deliver(self._table)
 
 
-class VectorRecordToTable(VectorWrapper):  # type: ignore[misc]
+class VectorRecordToTable(VectorWrapper):
     """Add each step of each environment of a vector to a table, and change nothing else.
 
     As :class:`RecordToTable`, with one call for all environments. In a buffer each has its own

@@ -84,7 +84,7 @@ class TensorDictReplayBuffer(torchrl.data.TensorDictReplayBuffer):
 
     Raises:
         ReplayError: If ``alpha`` or ``slice_len`` is given and the store can't have it.
-        TypeError: If ``storage`` is none of these, or an option needs places.
+        TypeError: If ``storage`` is not one of these, or an option needs places.
     """
 
     def __init__(
