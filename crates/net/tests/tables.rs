@@ -762,6 +762,7 @@ fn a_checkpoint_that_is_not_written_is_refused_with_the_reason() {
 }
 
 #[test]
+#[cfg_attr(any(echoic_portable, not(target_os = "linux")), ignore = "shm:// needs Linux")]
 fn batches_that_are_written_into_memory_outlive_the_next_ones_and_the_server() {
     // Columns of 4 kB, so that a batch of 64 is worth a place.
     let tables = tables(vec![rows("replay", 4088)]);
@@ -803,6 +804,7 @@ fn batches_that_are_written_into_memory_outlive_the_next_ones_and_the_server() {
 }
 
 #[test]
+#[cfg_attr(any(echoic_portable, not(target_os = "linux")), ignore = "shm:// needs Linux")]
 fn a_share_of_a_batch_has_a_place_from_16_kib_on() {
     let tables = tables(vec![rows("replay", 396)]);
     let server = open(&shm(&format!("shares-{}", std::process::id())), Arc::clone(&tables));
@@ -844,6 +846,7 @@ fn assert_answered_during(
 }
 
 #[test]
+#[cfg_attr(any(echoic_portable, not(target_os = "linux")), ignore = "shm:// needs Linux")]
 fn what_takes_long_for_one_client_keeps_no_other_waiting() {
     let any = config("any", Form::Trajectories(None));
     let tables = tables(vec![any, TableConfig { capacity: 1 << 16, ..rows("rows", 64) }]);
@@ -953,6 +956,7 @@ fn rollouts() -> Arc<RolloutTable> {
 }
 
 #[test]
+#[cfg_attr(any(echoic_portable, not(target_os = "linux")), ignore = "shm:// needs Linux")]
 fn trajectories_find_a_place_when_their_size_is_known() {
     let tables = tables(vec![config("replay", Form::Trajectories(None))]);
     let server = open(&shm(&format!("places-{}", std::process::id())), Arc::clone(&tables));

@@ -829,6 +829,7 @@ fn a_client_that_reads_nothing_is_given_no_more_batches() {
 }
 
 #[test]
+#[cfg_attr(any(echoic_portable, not(target_os = "linux")), ignore = "shm:// needs Linux")]
 fn an_area_outside_of_the_arena_ends_the_connection_and_nothing_else() {
     let table = queue(rows());
     let tables = Arc::new(Tables::new(vec![Arc::clone(&table)]).unwrap());

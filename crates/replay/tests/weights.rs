@@ -113,6 +113,7 @@ fn memory_is_used_again_when_nobody_has_it() {
 }
 
 #[test]
+#[cfg_attr(any(echoic_portable, not(target_os = "linux")), ignore = "shm:// needs Linux")]
 fn spoiled_memory_is_not_written_again() {
     let (store, plan) = (store(2), plan(&[1000]));
     let spoiled = publish(&store, 1, &plan).unwrap();
