@@ -128,11 +128,12 @@ def sequences(engine: Engine, *, plan: Plan, batch: int, seconds: float) -> Iter
         rate = _FIRST_RATE
 
         def check(drawn: Any) -> Any:
-            columns = {
-                name: np.asarray(column).reshape(rows, *items.example[name].shape)
-                for name, column in store.columns(drawn).items()
-                if name in items.example
-            }
+            columns = {}
+            for name, leaf in items.example.items():
+                column = np.asarray(store.columns(drawn)[name])
+                if column.size != rows * leaf.size:
+                    raise ContentError(f"{name}: {column.shape} is not of {batch} windows")
+                columns[name] = column.reshape(rows, *leaf.shape)
             numbers = checked(items, columns, rows, plan.capacity).reshape(batch, plan.length)
             if (np.diff(numbers) != 1).any():
                 raise ContentError(f"windows with gaps: {numbers[0]}")

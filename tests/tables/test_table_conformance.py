@@ -225,6 +225,14 @@ def can_add(open_table: Any) -> None:
     assert not here.table.can_add(n=5)
 
 
+def flush(open_table: Any) -> None:
+    table = open_table().table
+    for at in range(50):
+        table.add({"obs": np.zeros(3, np.float32), "at": at})
+    table.flush(timeout=30)
+    assert len(table) == table.stats().size == 50
+
+
 def close(open_table: Any) -> None:
     here = open_table()
     table = here.filled()
@@ -285,7 +293,7 @@ RUNS = {
     run.__name__: run
     for run in (
         *(add, extend, sample, batches, update_priorities, items, get, remove, clear),
-        *(pause, publish_version, set_limiter, can_sample, can_add, close, durability),
+        *(pause, publish_version, set_limiter, can_sample, can_add, flush, close, durability),
         *(name, metadata, spec, stats, capacity),
     )
 }
