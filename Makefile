@@ -94,8 +94,9 @@ check: FUZZ_SECONDS := 5
 check: lint types docs rustdoc test-in-time fuzz nightly-part ## Run all that CI runs
 
 .PHONY: test-in-time
-# The seconds that `make test` may take from a built tree. Skips fail where tests/skips.py does not list them.
-FAST_TIER_SECONDS := 720
+# The seconds that `make test` may take from a built tree. Machines of one kind differ: the same tests took 458 seconds on
+# one, and 738 on another, where everything else was as much slower. Skips fail where tests/skips.py does not list them.
+FAST_TIER_SECONDS := 900
 test-in-time: build test-build $(PYTHON_TESTS)
 	@begun=$$(date +%s); \
 	$(MAKE) --no-print-directory test ARGS=--check-skips; \
