@@ -11,6 +11,7 @@ were acted: a success is an episode that ended at the right object.
 
 from __future__ import annotations
 
+import copy
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -167,7 +168,8 @@ def _worth(planner: Any, learner: Any, windows: Any, states: Any, needed: bool) 
     """The values of states that follow the last ones; zeros where nobody will look."""
     if not needed:
         return torch.zeros(ENVS)
-    window, mask = windows.peek(states)
+    # In a copy: the next push is of the step that is taken.
+    window, mask = copy.deepcopy(windows).push(states, torch.zeros(ENVS, dtype=torch.bool))
     return learner.get_value_estimate(window[:, -1], planner.encoder(window, mask))
 
 
