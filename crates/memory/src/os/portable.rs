@@ -51,7 +51,7 @@ impl Parking {
     }
 }
 
-/// Memory that other processes map: there is none.
+/// Memory that other processes map, which this system lacks.
 #[derive(Debug)]
 pub(crate) enum Mapping {}
 

@@ -21,7 +21,7 @@ pub fn addresses() -> [String; 3] {
     [TCP.into(), format!("unix://{}", path.display()), shm(&name)]
 }
 
-/// An address of shared memory; where there is none, of a socket.
+/// An address of shared memory, or of a socket on systems without it.
 pub fn shm(name: &str) -> String {
     match echoic_memory::SHARES_MEMORY {
         true => format!("shm://{name}"),

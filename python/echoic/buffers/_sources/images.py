@@ -85,7 +85,7 @@ class Video:
         """Write the frame that is shown at this time to an array.
 
         Raises:
-            SpecError: If there is none, or the file is damaged.
+            SpecError: If no frame has this time, or the file is damaged.
         """
         if self._container is None or seconds < self._asked:
             self.close()
